@@ -1,7 +1,7 @@
 """Length control for Hugging Face sequence-to-sequence models: ask for a length, get it.
 
-With this import the Auto classes and `pipeline` of transformers know the models. Each name is imported when it is
-used, from the module that `__init__.pyi` names.
+This import registers the models in the Auto classes and `pipeline` of transformers. A public name is imported at its
+first use, from the module that `__init__.pyi` names.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Adapters of PEFT: store length control beside an adapter's weights, and load an adapter with its base."""
+"""Adapters of PEFT: save length control with an adapter, and load an adapter with its base model."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ _STUB = "Model Card for Model ID"  # title of PEFT's empty card
 
 
 def is_adapter(name, **where) -> bool:
-    """Return whether a folder or Hub name holds an adapter without a model; `where` has options of the Hub."""
+    """Return whether a folder or Hub repository holds only an adapter; `where` has Hub options, such as `revision`."""
     where = {key: where[key] for key in OF_THE_HUB if where.get(key) is not None}
     folder = Path(str(name), where.get("subfolder", ""))
     if folder.is_dir():
@@ -32,14 +32,14 @@ def is_adapter(name, **where) -> bool:
 
 def save_control(model, folder: str | Path) -> None:
     """
-    Save the length control of an adapter's model as `config.json` in the adapter's folder, and remove PEFT's empty
-    card. The adapter then needs only the plain base.
+    Save the configuration of an adapted model, with its length control, as `config.json` in the adapter's folder, and
+    remove PEFT's empty card. Loading the adapter then needs only the plain base model.
     """
     config, card = model.get_base_model().config, Path(folder, "README.md")
     if hasattr(config, "length_encoding"):
         not_its = ("architectures", "auto_map", "custom_pipelines")
         fields = {name: value for name, value in config.to_dict().items() if name not in not_its}
-        fields.pop("quantization_config", None)  # it describes how the base was loaded
+        fields.pop("quantization_config", None)  # this field describes how the base model was loaded
         Path(folder, "config.json").write_text(json.dumps(fields, indent=2, default=str) + "\n", encoding="utf-8")
     if card.is_file() and _STUB in card.read_text(encoding="utf-8"):
         card.unlink()
@@ -47,24 +47,24 @@ def save_control(model, folder: str | Path) -> None:
 
 def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: bool = False, **kwargs) -> Any:
     """
-    Load an adapter over its base: first the plain model, then the length control of the adapter's folder, then the
+    Load an adapter over its base model: load the plain model, add the length control of the adapter's folder, add the
     adapter.
 
     Args:
         name (`str`): Folder or Hub name of the adapter.
-        base_model (`str` or `PreTrainedModel`, *optional*): The base, if it is not the one that the adapter names: a
-            folder, a Hub name, or the model itself.
-        merge (`bool`, *optional*, defaults to `True`): Put the adapter's weights into the model's. `False` returns
-            the `PeftModel`.
+        base_model (`str` or `PreTrainedModel`, *optional*): The base model, a folder, a Hub name or the model itself;
+            by default the base model that the adapter names.
+        merge (`bool`, *optional*, defaults to `True`): Merge the adapter's weights into the model's weights. `False`
+            returns the `PeftModel`.
         is_trainable (`bool`, *optional*, defaults to `False`): With `merge=False`, train the adapter further.
-        kwargs: For `from_pretrained` of the base, `dtype` for example, and `revision` and `token` of the adapter.
+        kwargs: Options of `from_pretrained` for the base model, as `dtype`; `revision` and `token` of the adapter.
 
     Returns:
-        The model, in eval mode unless it `is_trainable`.
+        The model, in eval mode unless `is_trainable`.
 
     Raises:
-        `OSError`: where the base cannot be loaded.
-        `ValueError`: for a base of another architecture or size than the adapter's.
+        `OSError`: if the base model cannot be loaded.
+        `ValueError`: if the base model has another architecture or size than the adapter needs.
     """
     from peft import PeftConfig, PeftModel
 
@@ -82,14 +82,14 @@ def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: boo
         return adapted
     merged = adapted.merge_and_unload().eval()
     for weight in merged.parameters():
-        # as in a loaded model; PEFT leaves all frozen, and torch copies a frozen head for each row of a partial output
+        # PEFT leaves all weights frozen; torch would copy a frozen head for each row of a partial output
         weight.requires_grad_(weight.is_floating_point())
     merged.name_or_path = merged.config._name_or_path = str(name)
     return merged
 
 
 def _own_config(name, **where) -> Any:
-    """Return the configuration of length control in an adapter's folder; `None` if it has none."""
+    """Return the configuration with length control in an adapter's folder; `None` if the folder has none."""
     try:
         fields = PreTrainedConfig.get_config_dict(name, **where)[0]
     except OSError:
@@ -98,7 +98,7 @@ def _own_config(name, **where) -> Any:
 
 
 def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) -> Any:
-    """Load the base of an adapter: the argument, else the folder it was trained on, else the base it names."""
+    """Load an adapter's base model: `base_model`, else the folder that the run noted, else the name in the adapter."""
     for folder in (Path(str(name)), Path(str(name)).parent):  # the parent of a checkpoint is its run
         if base_model is None and Path(folder, BASE).is_file():
             trained_on = Path(folder, BASE).read_text(encoding="utf-8")
@@ -122,7 +122,7 @@ def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) ->
 
 
 def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
-    """Return the plain base with the length control of `config`; fields of the call, `length=40`, override it."""
+    """Add the length control of `config` to the plain model; fields in `given`, such as `length=40`, override it."""
     pairs = {key: (getattr(config.text_config, key, None), getattr(plain.config, key, None)) for key in _SHAPE}
     if wrong := [f"{key}={now}, not {was}" for key, (was, now) in pairs.items() if was != now]:
         raise ValueError(
@@ -140,11 +140,11 @@ def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
 
 
 def _from_pretrained(name, **kwargs) -> Any:
-    """Load an adapter for `from_pretrained` of a length-controlled class; return `None` for a model."""
+    """Load an adapter for `from_pretrained` of a length-controlled class; return `None` if `name` is a model."""
     adapter = (kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path")
     if name is None or not is_adapter(adapter or name, **kwargs):
         return None
-    if adapter is not None and adapter != name:  # an Auto class has found the base, and `kwargs` belong to it
+    if adapter is not None and adapter != name:  # an Auto class has found the base model; `kwargs` are for the base
         kwargs = {**kwargs, "base_model": name}
         own = kwargs["adapter_kwargs"]
         if _own_config(adapter, **{key: own[key] for key in OF_THE_HUB if own.get(key) is not None}) is None:

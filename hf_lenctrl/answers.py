@@ -1,4 +1,4 @@
-"""Progress over a prompt and its answer in causal models."""
+"""Count the progress over a prompt and its answer, for causal models."""
 
 from typing import Any
 
@@ -30,26 +30,26 @@ def answer_progress(
             not shifted.
         eos (`list[int]`): Ids that end an answer.
         least (`int`, *optional*, defaults to 1): Units that an answer must hold.
-        thoughts (`Thoughts`, *optional*): If a row has their marker, its answer is only the text behind it.
+        thoughts (`Thoughts`, *optional*): In a row with their marker, the answer is only the text after the marker.
 
     Returns:
         Two `torch.LongTensor`: the progress, `(batch_size, sequence_length)`, with the units produced after each token
-        of the answer, 0 on the token before it, and -1 elsewhere, also on thoughts; and the length of each answer,
+        of the answer, 0 on the token before the answer, and -1 elsewhere, also on thoughts; the length of each answer,
         `(batch_size,)`, 1 in a row without an answer.
 
     Raises:
-        `ValueError`: for an answer of fewer units than `least`, and for a row with several answers.
+        `ValueError`: for an answer with fewer than `least` units, and for a row with several answers.
     """
     column = torch.arange(labels.shape[1], device=labels.device).unsqueeze(0)  # (1, T)
     answer = (labels != -100) & (column > 0)  # (B, T)
     many, start = answer.sum(dim=1, keepdim=True), answer.long().argmax(dim=1, keepdim=True)  # (B, 1) each
     has_answer = many > 0  # (B, 1)
-    # We move every answer to the first column, count its units there, and move the counts back.
+    # Move every answer to the first column, count its units there, and move the counts back.
     ids = labels.gather(1, (start + column).clamp(max=labels.shape[1] - 1))  # (B, T)
     ids = ids.masked_fill((column >= many) | (ids < 0), 0)
     if eos:
         ended = torch.isin(ids, torch.tensor(eos, device=ids.device)).cumsum(1) > 0
-        ids = torch.where(ended, eos[0], ids)  # the new line of a template behind EOS does not belong to the text
+        ids = torch.where(ended, eos[0], ids)  # the line end that a template adds after EOS is not part of the text
     written = table.progress(ids.to(table.weights.device)).to(ids.device)  # (B, T)
     first = torch.zeros_like(many)  # (B, 1), progress before the answer
     if thoughts is not None:

@@ -1,4 +1,4 @@
-"""Generation within a length, for any model: the limit of tokens, the constraint, and the warnings."""
+"""Generate outputs within a length, with any model: the token limit, the constraint, and the warnings."""
 
 import logging
 import math
@@ -30,7 +30,7 @@ _SAID: set = set()  # keys of the logged warnings
 
 
 def prompt_of(model, kwargs: dict) -> tuple[int, int]:
-    """Return the number of positions before the output, and how many of them are a causal model's prompt."""
+    """Return the number of positions before the output, and the length of a causal model's prompt, else 0."""
     if model.config.is_encoder_decoder:
         prompt = kwargs.get("decoder_input_ids")
         return (1 if prompt is None else prompt.shape[1]), 0
@@ -40,10 +40,10 @@ def prompt_of(model, kwargs: dict) -> tuple[int, int]:
 
 
 def eos_of(model) -> list[int]:
-    """Return the EOS ids, which end an output: the generation configuration's, else the model's."""
+    """Return the ids that end an output: the EOS ids of the generation configuration, else of the model."""
     eos = model.generation_config.eos_token_id
     eos = model.config.eos_token_id if eos is None else eos
-    # This is a tuple of classes, because the compiler of torch 2.6 does not understand `list | tuple`.
+    # The compiler of torch 2.6 does not understand `isinstance(eos, list | tuple)`.
     return [] if eos is None else list(eos) if isinstance(eos, (list, tuple)) else [int(eos)]
 
 
@@ -51,8 +51,8 @@ def token_limit(
     table: UnitTable, target: Target, prompt_length: int, positions: int | None, apart: int = 0
 ) -> torch.Tensor:
     """
-    Return the token limit of each output in decoder positions, `(batch_size,)`: room for twice its target, within the
-    model's positions, which also hold a causal model's prompt (`apart`). Raises `ValueError` if these are too few.
+    Return the last position of each output, `(batch_size,)`: after `prompt_length`, enough for twice its target, but
+    at most `positions`. Raises `ValueError` if they are too few, also for a causal model's prompt of `apart` tokens.
     """
     # A word is many tokens in a character decoder; a character is up to four tokens in byte-level BPE.
     per_unit: float = {"token": 2, "byte": 2, "word": 24, "zh_word": 24}.get(table.unit, 8 if table.states > 3 else 2)
@@ -63,7 +63,7 @@ def token_limit(
     limit = target.high.new_tensor(room) + prompt_length + 32  # (B,)
     if positions is None or positions < 1:  # XLNet has -1
         return limit
-    length = int((target.low * (target.length > 0)).max())  # a planned length of 0 is no plan, so it needs no room
+    length = int((target.low * (target.length > 0)).max())  # a planned length of 0 means none, and needs no positions
     needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
     needed += max(apart - 1, 0)
     if needed > positions:
@@ -74,7 +74,7 @@ def token_limit(
 
 
 class _OwnLimits(StoppingCriteria):
-    """Ends each row at its own limit, so that its output in a batch is the same as alone."""
+    """Ends each row at its own limit, so that its output does not depend on the other rows of the batch."""
 
     def __init__(self, limits: torch.Tensor):
         self.limits = limits  # (B,)
@@ -85,7 +85,7 @@ class _OwnLimits(StoppingCriteria):
 
 
 class _ForcedEnds(LogitsProcessor):
-    """Forces `forced_eos_token_id` in the last position of each row's own limit."""
+    """Forces `forced_eos_token_id` at the last position of each row, by its own limit."""
 
     def __init__(self, limits: torch.Tensor, eos_token_id: int | list[int]):
         self.limits, self.eos_token_id, self.first = limits, eos_token_id, int(limits.min())
@@ -102,24 +102,24 @@ class _ForcedEnds(LogitsProcessor):
 
 @dataclass
 class _Options:
-    """The options of one call: its arguments, then its generation configuration, then the model's."""
+    """The options of one call, looked up in its arguments, then its generation configuration, then the model's."""
 
     arguments: dict[str, Any]
     defaults: GenerationConfig  # the model's
 
     def given(self, name: str) -> Any:
-        """Return an option of the call, or `None`; `generate` reads missing options from the checkpoint."""
+        """Return an option that the call sets itself, or `None`."""
         value = self.arguments.get(name)
         return getattr(self.arguments.get("generation_config"), name, None) if value is None else value
 
     def in_force(self, name: str) -> Any:
-        """Return an option of the call, or the checkpoint's."""
+        """Return the value that an option has in the call: set by the call, else by the model's defaults."""
         value = self.given(name)
         return getattr(self.defaults, name) if value is None else value
 
 
 def rows_of_each(model, arguments: dict[str, Any]) -> int | None:
-    """Return how many rows a call makes of each prompt; `None` if it has a cache or a search of its own."""
+    """Return how many rows `generate` makes for each prompt; `None` if the call has its own cache or search."""
     options = _Options(arguments, model.generation_config)
     own = ("custom_generate", "assistant_model", CACHE)
     set_by = ("prompt_lookup_num_tokens", "cache_implementation", "prefill_chunk_size")
@@ -142,17 +142,17 @@ def generate_within(
     thoughts: Thoughts | None = None,
 ):
     """
-    Call `generate` within a length: with a token limit, the constraint, and a warning for missed exact lengths.
-    `generate` is a method of `model` (length-controlled or plain) or of its parent class.
+    Call `generate` with a token limit, the constraint, and a warning for missed exact lengths. `generate` is a method
+    of `model` (length-controlled or plain) or of its parent class.
 
-    The `table` counts the model's vocabulary in the unit of the `target`. The call's own `arguments` override all
-    others. `positions` is the number of decoder positions, `None` for no limit; `thoughts` do not count. Raises
-    `ValueError` for a length that does not fit the positions, or an exact length beyond the call's own limit.
+    The `table` counts the model's vocabulary in the unit of the `target`. The `arguments` of the call override the
+    arguments that this function adds. `positions` is the number of decoder positions, `None` for no limit; `thoughts`
+    do not count. Raises `ValueError` if the length does not fit the positions, or the call's own token limit.
     """
     kwargs = dict(arguments)
     options = _Options(kwargs, model.generation_config)
     before, prompt = prompt_of(model, kwargs)
-    # We need this limit even if the call sets its own, because it raises for a length that the model cannot hold.
+    # This limit is always computed, because it raises an error for a length that the model cannot hold.
     room = 0 if thoughts is None else thoughts.room
     own = token_limit(table, target, before + room, positions, prompt)  # (B,)
     processors = list(kwargs.pop("logits_processor", None) or [])
@@ -183,7 +183,7 @@ def generate_within(
         )
         processors.append(process if target.other is None else PairConstraintLogitsProcessor(process, *target.other))
     if thoughts is not None and target.other is not None:
-        raise ValueError(f"length_from={thoughts!r} goes with a length in one unit, got two; leave one of them out")
+        raise ValueError(f"length_from={thoughts!r} needs a length in one unit, got two; leave one of them out")
     if thoughts is not None and thoughts.budget is not None:
         processors.append(ThinkingBudgetLogitsProcessor(thoughts, prompt))
     outputs = generate(**kwargs, logits_processor=LogitsProcessorList(processors))
@@ -204,7 +204,7 @@ def _longest(options: _Options, before: int) -> float:
 
 
 def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target) -> torch.Tensor:
-    """Count the units of each answer, `(batch_size * n,)`; warn of missing answers, which count as their target."""
+    """Count the units of each answer, `(batch_size * n,)`; for an output without a marker warn, and use its target."""
     count, state = thoughts.count_and_state(ids.to(thoughts.table.weights.device), prompt)
     begun = state >= 0
     if not bool(begun.all()):
@@ -219,8 +219,8 @@ def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target
 def generate_for(model, table: UnitTable, target: Target | None, constraint: str | None, arguments: dict):
     """
     Call `model.generate` for a target, with any model, length-controlled or not; without a target the call does not
-    change. The `table` counts the model's vocabulary in the unit of the `target`. `length_from` among the `arguments`
-    is a `Thoughts`.
+    change. The `table` counts the model's vocabulary in the unit of the `target`. In `arguments`, `length_from` is a
+    `Thoughts`.
     """
     if getattr(model.config, "length_controlled", False):
         return model.generate(**arguments, length=target, length_constraint=constraint)
@@ -228,7 +228,7 @@ def generate_for(model, table: UnitTable, target: Target | None, constraint: str
         arguments = {**arguments, "length_constraint": None}
     if target is None:
         if "length_from" in arguments:
-            raise ValueError(f"length_from={arguments['length_from']!r} goes with a length, got none; pass length=75")
+            raise ValueError(f"length_from={arguments['length_from']!r} needs a length, got none; pass length=75")
         return model.generate(**arguments)
     positions, thoughts = getattr(model.config, "max_position_embeddings", None), arguments.get("length_from")
     arguments = {name: value for name, value in arguments.items() if name != "length_from"}
@@ -238,14 +238,14 @@ def generate_for(model, table: UnitTable, target: Target | None, constraint: str
 
 
 def warn_once(key: Any, message: str, *values) -> None:
-    """Warn once: log a warning unless its key was logged before."""
+    """Log a warning, unless a warning with the same key was logged before."""
     if key not in _SAID:
         _SAID.add(key)
         logger.warning(message, *values)
 
 
 def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, target: Target, limit: float, pad: int | None) -> None:
-    """Warn, once for a limit, of outputs `(batch_size * n, positions)` that a limit of tokens cut."""
+    """Warn if the token limit cut outputs `(batch_size * n, positions)`, once for each limit."""
     low = target.low.repeat_interleave(len(ids) // len(target.low)).to(produced.device)
     cut = (produced < low) & (ids[:, -1] != (-1 if pad is None else pad))
     if ids.shape[1] >= limit and bool(cut.any()):
@@ -258,7 +258,7 @@ def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, target: Target, limi
 
 
 def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
-    """Warn of misses: log the outputs, `(batch_size * n,)`, whose lengths are not within their targets."""
+    """Warn if `produced` lengths, `(batch_size * n,)`, are outside their targets; name the first five."""
     copies = len(produced) // len(target.low)
     low, high = (end.repeat_interleave(copies).to(produced.device) for end in (target.low, target.high))
     missed = ((produced < low) | (produced > high)).nonzero().squeeze(1)
@@ -275,8 +275,8 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
 
 def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     """
-    Encode each text once, `input_ids (texts, source_length)`, and copy its states to every row of the text; `rows
-    (batch_size,)` has the text of each row. Returns `encoder_outputs` and `attention_mask` for `generate`.
+    Encode each text once, `input_ids (texts, source_length)`, and copy the states to every row of the text; `rows
+    (batch_size,)` is the index of each row's text. Return `encoder_outputs` and `attention_mask` for `generate`.
     """
     mask = inputs.get("attention_mask")
     mask = torch.ones_like(inputs["input_ids"]) if mask is None else mask
@@ -285,7 +285,7 @@ def encode_once(model, inputs, rows: torch.Tensor) -> dict:
 
 
 def rows_of(encoded, rows: torch.Tensor) -> ModelOutput:
-    """Return the rows of an encoder's outputs: the outputs of each text, in the order of `rows` `(batch_size,)`."""
+    """Return an encoder's outputs with its rows selected by the indices `rows (batch_size,)`."""
     if not isinstance(encoded, ModelOutput):
         return BaseModelOutput(last_hidden_state=encoded[0][rows])
     return type(encoded)(**{name: x[rows] for name, x in encoded.items() if isinstance(x, torch.Tensor)})

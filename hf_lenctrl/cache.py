@@ -1,4 +1,4 @@
-"""The cache of a model: its name in arguments and outputs, and a prompt that several rows read once."""
+"""The cache of a model: its name in this version of transformers, and one reading of a prompt for several rows."""
 
 import functools
 import inspect
@@ -12,7 +12,7 @@ from transformers.modeling_outputs import Seq2SeqLMOutput
 
 
 CACHE_NAMES = ("cache", "past_key_values")  # transformers 5.24 changed the name to the first
-CACHE = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__dataclass_fields__)  # in this version
+CACHE = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__dataclass_fields__)  # the installed version's
 
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -20,8 +20,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 def takes_cache(method: _Method) -> _Method:
     """
-    Let a method with the argument `cache` accept both names of the cache. Inside, it passes `**{CACHE: cache}` on. The
-    signature has both names, because `generate` and PEFT look for them there. Raises `ValueError` for two caches.
+    Let a method with the argument `cache` accept both names of the cache. The method passes it on as `**{CACHE:
+    cache}`. The signature has both names, because `generate` and PEFT read it. Raises `ValueError` for two caches.
     """
 
     @functools.wraps(method)
@@ -44,14 +44,14 @@ def takes_cache(method: _Method) -> _Method:
 
 
 def without_length(model: Any) -> Any:
-    """Return the inner model of a `LenCtrlForCausalLM`, which no length reaches, or a plain causal model itself."""
+    """Return the model that reads no length: the inner model of a `LenCtrlForCausalLM`, or a plain model itself."""
     return model.language_model if hasattr(model.config, "length_encoding") else model
 
 
 @torch.no_grad()
 def read_once(model: Any, ids: torch.Tensor, mask: torch.Tensor, copies: int = 1) -> DynamicCache | None:
     """
-    Read each different prompt once, and copy what the model keeps of it to all rows of the prompt.
+    Run the model once on each different prompt, and copy the cache to all rows with this prompt.
 
     Args:
         model (`PreTrainedModel`): A causal model; no length is added to the positions that are read.
@@ -59,8 +59,8 @@ def read_once(model: Any, ids: torch.Tensor, mask: torch.Tensor, copies: int = 1
         copies (`int`, *optional*, defaults to 1): Rows for each prompt, as beam search needs them.
 
     Returns:
-        A cache of `batch_size * copies` rows and `n - 1` positions: the last one predicts, and may get a length.
-        `None` where no two rows share a prompt, and for a model whose cache has no rows that can be copied.
+        A cache of `batch_size * copies` rows and `n - 1` positions: the last one may get a length, so it is not read.
+        `None` if no two rows share a prompt, or if the rows of the model's cache cannot be copied.
     """
     model = without_length(model)
     reads = inspect.signature(model.forward).parameters
@@ -68,7 +68,7 @@ def read_once(model: Any, ids: torch.Tensor, mask: torch.Tensor, copies: int = 1
     if CACHE not in reads or ids.shape[1] < 2 or len(different) == len(ids) * copies:
         return None
     cache = DynamicCache(config=model.config)
-    if any(type(layer) is not DynamicLayer for layer in cache.layers):  # a window, or a state: less than all positions
+    if any(type(layer) is not DynamicLayer for layer in cache.layers):  # a window or a state lacks some positions
         return None
     ids, mask = (part[:, :-1] for part in different.chunk(2, dim=1))
     options: dict[str, Any] = {"position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0), "logits_to_keep": 1}

@@ -52,8 +52,8 @@ def kind_of(config) -> str:
 
 def usage(config, name: str, *, text: str = TEXT, length: int | None = None, revision: str | None = None) -> str:
     """
-    Return the usage of a model in Markdown: how to install the package and run the model on a `text`, perhaps at a
-    `length`.
+    Return the usage of a model in Markdown: how to install the package, and how to run the model on a `text`, at a
+    `length` if it is given.
 
     Args:
         config (`PreTrainedConfig`), name (`str`): The model's configuration and name: `"user/name"` on the Hub, or a
@@ -61,7 +61,7 @@ def usage(config, name: str, *, text: str = TEXT, length: int | None = None, rev
         revision (`str`, *optional*): Branch of the model on the Hub, if it is not `main`.
     """
     unit, predictor = getattr(config, "length_unit", "character"), config.model_type == "length_predictor"
-    trained = getattr(config, "trained_lengths", None)  # the model knows their median
+    trained = getattr(config, "trained_lengths", None)  # it holds the median of the training lengths
     code = (_PREDICTOR if predictor else _PIPELINE).format(
         name=json.dumps(name, ensure_ascii=False) + (f", revision={revision!r}" if revision else ""),
         text=text,
@@ -110,7 +110,7 @@ def bullets(lines) -> str:
 
 
 class CardOnPush:
-    """Mixin of a `PreTrainedModel`: `push_to_hub` writes `minimal_card` where transformers would write a stub."""
+    """Mixin of a `PreTrainedModel`: `push_to_hub` writes `minimal_card` instead of the stub of transformers."""
 
     def _upload_modified_files(self, working_dir, repo_id, *args, revision=None, **kwargs):
         path = Path(working_dir, "README.md")

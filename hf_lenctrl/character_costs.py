@@ -1,4 +1,4 @@
-"""Units of length as machines over characters: a unit of the user, a cost of each character, columns of a terminal."""
+"""Units of length as finite automata over characters: a user's unit, a cost of each character, terminal columns."""
 
 import functools
 import itertools
@@ -34,13 +34,13 @@ _SEQUENCES = [  # joined emoji, flags, a keycap, jamo, conjuncts, a line end, li
     *("e\u0301", "\r\n", "AVATAR", "office", "ij lj nj sz", "https://example.org/a", "two words, and 3.50 more."),
 ]
 _PLANES = (0, 1, 2, 3, 14, 15, 16)  # planes of Unicode that have characters
-# ideographs, which are all wide, private characters, and a plane without characters behind its first 4,096; the last
-# two code points of a plane are no characters
+# ranges of characters of one kind: ideographs, private characters, and a plane without characters after its first
+# 4,096; the last two code points of a plane are not characters
 _UNIFORM = tuple(range(*ends) for ends in ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xE000, 0xF900), (0xE1000, 0xEFFFE)))
 _UNIFORM += tuple(range(plane << 16, (plane << 16) + 0xFFFE) for plane in (2, 3, 15, 16))
-_COMMON = 100  # most frequent characters of a vocabulary, whose pairs are checked
+_COMMON = 100  # pairs of this many most frequent characters of a vocabulary are checked
 _DEAREST = 1024  # highest cost of one character; tables of exact lengths grow with it
-_MOST_CONTEXTS = 120  # states of a unit; a byte numbers those of a table, two for each where white space is stripped
+_MOST_CONTEXTS = 120  # most states of a unit; its table may need two for each, and a byte holds the number of a state
 
 
 def count_columns(text: str) -> int:
@@ -55,21 +55,21 @@ def count_columns(text: str) -> int:
 
 class Unit:
     """
-    A unit of length: a finite automaton over the characters of a text. Any unit that reads a text from left to right
-    with a finite memory is one, such as groups of vowels, or pixels with kerning.
+    A unit of length: a finite automaton over the characters of a text. It can count everything that is read from left
+    to right with a finite memory, such as groups of vowels, or pixels with kerning.
 
     Args:
-        start: The state before the text. A state is any hashable value; a unit may have 120 of them.
+        start: The state before the text. A state is any hashable value; a unit may have 120 states.
         step (`Callable`): From a state and a character to `(units, state)`: the units that the character adds, an
             integer from 0 to 1024, and the next state; or `(units, state, False)` where a constraint must not write
             the character.
         kind (`Callable`, *optional*): From a character to its kind, a hashable value that `step` gets in place of the
-            character. A byte-level tokenizer can write 450,000 characters: with few kinds its table is made faster.
+            character. A byte-level tokenizer can emit 450,000 characters, so a table of few kinds is built faster.
         count (`Callable`, *optional*): From a text to its units; by default the sum of the steps.
-        name (`str`, *optional*, defaults to `"unit"`): For messages.
+        name (`str`, *optional*, defaults to `"unit"`): The name in messages.
 
     Raises:
-        `ValueError`: when a step has other units, or reaches too many states.
+        `ValueError`: when a step adds an invalid number of units, or reaches too many states.
 
     Example:
 
@@ -97,14 +97,14 @@ class Unit:
         self._values: list[Hashable] = []  # the kinds, by their numbers
         self._kind_number: dict[Hashable, int] = {}
         self._kinds: dict[str, int] = {}
-        self.uniform: tuple[range, ...] = ()  # code points of one kind, whose first one is asked for
+        self.uniform: tuple[range, ...] = ()  # ranges of code points; all in a range have the kind of the first
         self._steps: dict[tuple[int, int], tuple[int, int, bool]] = {}
 
     def __str__(self) -> str:
         return self.name
 
     def add_up(self, text: str) -> int:
-        """Return the sum of the steps over a text."""
+        """Return the units of a text: the sum over the steps of its characters."""
         units = context = 0
         for character in text:
             more, context, _ = self.step(context, self.kind(character))
@@ -122,7 +122,7 @@ class Unit:
         return self._kinds[character]
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Return the units of a step, the next context, and whether a constraint may allow the character."""
+        """Return for a kind in a context: its units, the next context, and whether a constraint may allow it."""
         if (context, kind) not in self._steps:
             self._steps[context, kind] = self._first_step(context, self._values[kind])
         return self._steps[context, kind]
@@ -134,19 +134,19 @@ class Unit:
             raise ValueError(f"a step must add 0 to {_DEAREST} units, a whole number, got {units!r} for {value!r}")
         if state not in self._context_of:
             if len(self._states) == _MOST_CONTEXTS:
-                raise ValueError(f"a unit may have {_MOST_CONTEXTS} states, got {state!r} beside these; merge some")
+                raise ValueError(f"a unit may have {_MOST_CONTEXTS} states, got {state!r} as one more; merge some")
             self._context_of[state] = len(self._states)
             self._states.append(state)
         return int(units), self._context_of[state], all(may)
 
     def loose(self, context: int) -> int | None:
-        """Return the loose context that represents this one and others; most units have none."""
+        """Return the loose context of this context, which represents several similar ones; most units have none."""
         return None
 
     def alike(self) -> list[int]:
-        """Return for each kind the first one with the same steps; no state tells the two apart."""
+        """Return for each kind the first kind that has the same step in every state."""
         classes = [0] * len(self._values)
-        for context, _ in enumerate(self._states):  # the steps add to the states
+        for context, _ in enumerate(self._states):  # the list grows, because a step may add a state
             known: dict[tuple, int] = {}
             steps = (self._first_step(context, value) for value in self._values)
             classes = [known.setdefault(pair, len(known)) for pair in zip(classes, steps, strict=True)]
@@ -155,14 +155,14 @@ class Unit:
 
     @functools.cached_property
     def opened(self) -> "OpenCharacters":
-        """Characters that are split over entries of a vocabulary, as first bytes."""
+        """The first bytes of the characters that a vocabulary splits over entries."""
         return OpenCharacters(self)
 
 
 class Cost(Unit):
     """
-    A cost of a text that is the sum of the costs of its characters, integers from 0 to 1024; it raises `ValueError`
-    for another cost. It has one state, and the kind of a character is its cost.
+    A unit with one state: the cost of a text is the sum of the costs of its characters. The kind of a character is its
+    cost, an integer from 0 to 1024. Raises `ValueError` for another cost.
     """
 
     def __init__(self, cost: Callable[[str], int], name: str = "cost"):
@@ -178,8 +178,8 @@ class Cost(Unit):
 
     def check_sum(self, texts: list[str]) -> None:
         """
-        Raise `ValueError` for the first text whose cost is not the sum over its characters. It checks the entries of a
-        vocabulary, and sequences, because joined characters are seldom one entry.
+        Raise `ValueError` for the first text whose cost is not the sum over its characters. The check covers `texts`,
+        entries of a vocabulary, and character sequences of its own, because entries seldom have joined characters.
         """
         common = [character for character, _ in Counter("".join(texts)).most_common(_COMMON)]
         pairs = ["".join(first + second for second in common) for first in common]
@@ -199,8 +199,8 @@ class Cost(Unit):
 
 class Learned(Unit):
     """
-    A unit that is learned from its `measure` of a text. Two texts have the same state if each of the `endings` adds
-    the same to both; the state is the first of these texts. The kind of a character is a character like it.
+    A unit whose automaton is learned from `measure`, a function from a text to its units. Two texts have one state,
+    the first text, if each of the `endings` adds the same units to both. `kind` replaces a character by a similar one.
 
     A constraint forbids a character that makes a text shorter.
     """
@@ -228,8 +228,8 @@ class Learned(Unit):
 
 class Columns(Learned):
     """
-    `count_columns`, learned from `wcswidth`. So it follows the rules of the installed version for joiners, variation
-    selectors, flags and conjuncts, whose width is not the sum over their characters.
+    The unit of `count_columns`, learned from `wcswidth`. It follows the installed version's rules for joiners,
+    variation selectors, flags and conjuncts, whose width is not the sum over their characters.
 
     A constraint forbids control characters, except the newline, and U+FE0E after a wide emoji, which makes it narrow.
     """
@@ -256,13 +256,13 @@ class Columns(Learned):
         return (0, "", character == "\n") if character in "\n\t" else super()._grow(text, character)
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Return a step as `Unit.step` does, also of a loose context."""
+        """Return a step, see `Unit.step`; the context may be loose."""
         if context < 0 and (context, kind) not in self._steps:
             self._steps[context, kind] = self._loose_step(context, kind)
         return super().step(context, kind)
 
     def loose(self, context: int) -> int | None:
-        """Return the loose context that represents this one and others: -1 after text, -2 after a joiner."""
+        """Return the loose context that represents this context: -1 after text, -2 after a joiner."""
         return self._stands.get(context)
 
     @functools.cached_property
@@ -280,7 +280,7 @@ class Columns(Learned):
         return {-1: text, -2: sorted({self.step(c, joiner)[1] for c in text})}
 
     def _loose_step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Return the step of a loose context: the most units of its contexts; forbidden if these differ."""
+        """Return the step of a loose context: the most units in its contexts; forbidden if the contexts differ."""
         steps = {self.step(one, kind) for one in self._several[context]}
         units, to = {units for units, _, _ in steps}, {to for _, to, _ in steps}
         around = [stands for stands, several in self._several.items() if to <= set(several)]
@@ -307,10 +307,10 @@ class OpenCharacters:
         of_one[1][864:896] = -1  # surrogates
         self.kinds = sorted(set(kinds.tolist()) - {-1})
         after_lead = of_one[1].clone()
-        after_lead[:32] = -1  # two bytes would do
+        after_lead[:32] = -1  # these characters have a form of two bytes
         of_two = self._grouped(after_lead)
         after_lead = torch.cat([of_two[1], of_two[1].new_full((48,), -1)])
-        after_lead[:16] = -1  # three bytes would do
+        after_lead[:16] = -1  # these characters have a form of three bytes
         of_three = self._grouped(after_lead)
         # For each number of missing bytes these are the successors of each group, and the group of the first bits of
         # each code point.
@@ -323,7 +323,7 @@ class OpenCharacters:
         return rows, torch.where((rows < 0).all(dim=1)[group], -1, group)
 
     def groups(self) -> list[tuple[int, int]]:
-        """Return the groups: missing bytes and group of all incomplete characters."""
+        """Return all groups of incomplete characters, as pairs (missing bytes, group)."""
         return [(missing, group) for missing, of in self._group.items() for group in sorted({*of} - {-1})]
 
     def is_common(self, missing: int, group: int) -> bool:
@@ -336,7 +336,7 @@ class OpenCharacters:
         return self._rows[missing][group]
 
     def begun(self, data: bytes) -> tuple[int, int]:
-        """Return the missing bytes and the group of a begun character, from its first bytes."""
+        """Return the missing bytes and the group of an incomplete character, from its first bytes."""
         missing = 1 if data[0] < 0xE0 else 2 if data[0] < 0xF0 else 3
         group = self._group[missing][data[0] & (0x1F, 0x0F, 0x07)[missing - 1]]
         for byte in data[1:]:

@@ -1,4 +1,4 @@
-"""Configurations of the length-controlled models: the base model's fields and those of length control."""
+"""Configurations of the length-controlled models: the fields of the base model, and the fields of length control."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,22 +27,21 @@ SINUSOIDS = ("paper", "fairseq")
 @dataclass(kw_only=True)
 class LengthControlRules:
     """
-    Fields of every length-controlled configuration, and the rules that relate them; `@strict` checks these after each
-    construction.
+    Fields of every length-controlled configuration, and their rules, which `@strict` checks after each construction.
 
     Fields:
         length_encoding (`str`, defaults to `"ldpe"`): The encoding that the decoder gets: `"ldpe"`, `"lrpe"`, `"pre"`
             (see `hf_lenctrl.length_encoding`); `"pre_noise"`, which is `"pre"` with Gaussian noise on the ratio in
             training, of standard deviation 2 / d_model, as its authors train it; `"learned"`, an embedding of the
-            remaining length (LenEmb, Kikuchi et al. 2016; Nguyen et al. 2023, eq. 18-19), with
-            `encoder_length_embedding` one table for both; `"scale"`, token embeddings times the length (LC, Liu et
+            remaining length (LenEmb, Kikuchi et al. 2016; Nguyen et al. 2023, eq. 18-19), whose table the encoder
+            shares with `encoder_length_embedding`; `"scale"`, token embeddings times the length (LC, Liu et
             al. 2018; see `length_scale`); or `"none"` for the base model's decoder.
         encoder_length_embedding (`bool`, defaults to `False`): Add an embedding of the length to each of the encoder's
             inputs (Nguyen et al. 2023, eq. 16-17).
-        length_head (`bool`, defaults to `False`): One more head of cross-attention, over the produced positions
+        length_head (`bool`, defaults to `False`): Add a head to cross-attention, over the produced positions
             (Nguyen et al. 2023, eq. 20-24); see `LengthHeadAttention`.
         learned_lengths (`int`, defaults to 512): Rows of the tables of `"learned"` and `encoder_length_embedding`, for
-            lengths from 0; a longer one shares the last row, one below 0 the first.
+            lengths from 0; longer lengths share the last row, lengths below 0 the first row.
         length_scale (`int`, defaults to 1): `"scale"` divides the length by this number. 1 is LC as published, made
             for a CNN. In a Transformer embeddings this large hide the positions; set the length of a typical target.
         absolute_positions (`bool`, defaults to `False`): Keep the decoder's own positions and add the length encoding
@@ -58,18 +57,18 @@ class LengthControlRules:
             `generate`.
         length_tolerance (`int`, `float` or `tuple`, *optional*): With `length_constraint="exact"`, the window around
             the length in calls that set neither: units, a share, or a pair of them, below and above. A call (or
-            `from_pretrained`) that sets a constraint has only its own window.
-        length_predictor (`str`, *optional*): The `LengthPredictor` that the pipeline asks with `length="predict"`, a
-            Hub name or a path; `"./name"` is a folder beside this configuration.
+            `from_pretrained`) that sets a constraint does not use this window.
+        length_predictor (`str`, *optional*): The `LengthPredictor` that the pipeline uses for `length="predict"`, a
+            Hub name or a path; `"./name"` is a folder next to this configuration.
         length_tokens (`dict`, *optional*): Tokens before the source that state the requested length, in the form of
             `LengthTokens.to_dict`; the pipeline adds them.
         length_projection (`bool`, defaults to `False`): Pass the length encoding through a linear layer that starts
             at zero, so that a pretrained model starts unchanged; see `add_length_control`.
-        length_optional (`bool`, defaults to `False`): The model was trained on rows without a length too, so a call
-            without a length, or with 0 in `forward`, switches the encoding off: the model is then a plain model.
-        trained_lengths (`dict`, *optional*): Lengths of the training targets, in units: `"1%"`, `"50%"`, `"99%"` of
-            them are at most this long, the longest is `"max"`. `generate` warns of a length outside 1 to 99 %.
-        unit_states (`int`, defaults to 1): States of the model's `UnitTable`; set with the table.
+        length_optional (`bool`, defaults to `False`): The model was also trained on rows without a length. A call
+            without a length, or with 0 in `forward`, disables the encoding: the model then works as a plain model.
+        trained_lengths (`dict`, *optional*): Percentiles of the lengths of the training targets, in units: `"1%"`,
+            `"50%"`, `"99%"` and `"max"`. `generate` warns of a length far outside the range from `"1%"` to `"99%"`.
+        unit_states (`int`, defaults to 1): Number of states of the model's `UnitTable`; `set_unit_table` sets it.
     """
 
     length_encoding: str = "ldpe"
@@ -92,19 +91,19 @@ class LengthControlRules:
 
     @classmethod
     def from_dict(cls: Any, config_dict, **kwargs):
-        """Build a configuration. A constraint among `kwargs` removes the saved window, as in `generate`."""
+        """Build a configuration. A constraint in `kwargs` removes the saved window, as in a call of `generate`."""
         if "length_constraint" in kwargs:
             config_dict = {**config_dict, "length_tolerance": None}
         return super().from_dict(config_dict, **kwargs)  # type: ignore[misc]
 
     @property
     def length_controlled(self: Any) -> bool:
-        """Whether the network gets the length."""
+        """Return whether the network reads the length."""
         return self.length_encoding != "none" or self.encoder_length_embedding
 
     @property
     def counts_progress(self: Any) -> bool:
-        """Whether the decoder gets the progress."""
+        """Return whether the decoder reads the progress."""
         return self.length_encoding not in ("none", "scale") or self.length_head
 
     def validate_length_control(self):
@@ -132,7 +131,7 @@ class LengthControlRules:
         if self.length_encoding == "none" and not self.absolute_positions:
             raise ValueError(f"{encoding} with absolute_positions=False leaves the decoder without any position")
         if self.length_tokens is not None:
-            LengthTokens(**self.length_tokens)  # raises if they are invalid
+            LengthTokens(**self.length_tokens)  # raises an error if the fields are invalid
         unused = not self.length_controlled and self.length_tokens is None and self.length_constraint is None
         if self.length is not None and unused:
             raise ValueError(f"length={self.length} has no effect with {encoding}; pass length_constraint='max' too")
@@ -208,7 +207,7 @@ class LenCtrlUMT5Config(LengthControlRules, UMT5Config):
 
 
 def _of_text(name: str) -> property:
-    """Build a property for a special token of `text_config`, which may be None."""
+    """Build a property that reads and sets a special token of `text_config`, which may be None."""
     return property(
         lambda self: getattr(self.text_config, name, None), lambda self, value: setattr(self.text_config, name, value)
     )
@@ -216,7 +215,7 @@ def _of_text(name: str) -> property:
 
 @strict
 class _HoldsConfig(PreTrainedConfig):
-    """Configuration of a wrapper: `text_config`, the configuration of the model inside, whose fields it has too."""
+    """Configuration of a wrapper. It also has the fields of `text_config`, the configuration of the inner model."""
 
     text_config: dict | PreTrainedConfig | None = None
 
@@ -225,7 +224,7 @@ class _HoldsConfig(PreTrainedConfig):
     eos_token_id = _of_text("eos_token_id")
 
     def __getattr__(self, name):
-        """Return a field of the inner model if it is not a field here."""
+        """Return a field of the inner configuration that this class does not have."""
         if name.startswith("_") or not isinstance(self.__dict__.get("text_config"), PreTrainedConfig):
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
         return getattr(self.text_config, name)
@@ -242,7 +241,7 @@ class _HoldsConfig(PreTrainedConfig):
         return fields
 
     def _get_generation_parameters(self):
-        """Return what the inner configuration has; transformers 5.23 asks each configuration under this name."""
+        """Return the generation parameters of the inner configuration; transformers 5.23 calls this private method."""
         return self.text_config._get_generation_parameters()
 
     def convert_rope_params_to_dict(self, **kwargs):
@@ -265,12 +264,12 @@ class LenCtrlCausalLMConfig(LengthControlRules, _HoldsConfig):
     absolute_positions: bool = True
 
     def validate_causal_length_control(self):
-        """Raise `ValueError` for fields that need an encoder, or that change the model before it is trained."""
+        """Raise `ValueError` for fields that need an encoder, or that would break a pretrained causal model."""
         if not self.absolute_positions:
             raise ValueError("absolute_positions=False would take a causal model's positions away; leave it out")
         for name in ("encoder_length_embedding", "length_head", "length_tokens"):
             if getattr(self, name):
-                raise ValueError(f"{name}={getattr(self, name)!r} needs an encoder, which a causal model has not")
+                raise ValueError(f"{name}={getattr(self, name)!r} needs an encoder, which a causal model lacks")
         if self.length_encoding == "scale":
             raise ValueError("length_encoding='scale' would change a causal model's prompt; choose another")
 

@@ -1,4 +1,4 @@
-"""Length control for parts of a stock model, added to them in place: encoder, decoder, positions."""
+"""Add length control to parts of a stock model, in place: encoder, decoder, positions."""
 
 from typing import Any
 
@@ -25,9 +25,9 @@ CONTROLLED: dict[tuple[type, type], type] = {}
 
 def control(part: Any, mixin: type) -> None:
     """
-    Add control to a stock part, in place: replace its class by one with `mixin` before the stock class, as the library
-    `adapters` does. Building the part again would take twice the time and memory. The part keeps its modules, and
-    `add_length_control` adds the few new ones.
+    Add length control to a stock part, in place: replace its class by a subclass with `mixin` first, as the library
+    `adapters` does. This takes half the time and memory of building the part again. The part keeps its modules;
+    `add_length_control` adds the new modules.
     """
     part.__class__ = CONTROLLED[mixin, type(part)]
     part.add_length_control()
@@ -35,12 +35,12 @@ def control(part: Any, mixin: type) -> None:
 
 def pair_mask(queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype, causal: bool = False) -> torch.Tensor:
     """
-    Return the mask of attention in packed rows, `(batch_size, 1, queries, keys)`, which is added to the scores: a
-    token sees the tokens of its pair alone, with `causal` only those before it and itself.
+    Return the additive attention mask of packed rows, `(batch_size, 1, queries, keys)`: a token sees only the tokens
+    of its pair; with `causal`, only itself and the tokens of its pair before it.
 
     Args:
         queries (`torch.LongTensor` of shape `(batch_size, queries)`): The number of each token's pair, 0 for padding.
-        keys (`torch.LongTensor` of shape `(batch_size, keys)`): The same of the tokens that are seen.
+        keys (`torch.LongTensor` of shape `(batch_size, keys)`): The number of the pair of each token that may be seen.
     """
     seen = (queries.unsqueeze(2) == keys.unsqueeze(1)).unsqueeze(1)
     seen = seen.tril() if causal else seen
@@ -48,7 +48,7 @@ def pair_mask(queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype, cau
 
 
 class _AddsNothing:
-    """Mixin of a module of positions; its `forward` returns zero, so it adds nothing."""
+    """Mixin of a position module whose `forward` returns zero."""
 
     def forward(self, *args, **kwargs) -> torch.Tensor:
         given = next(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
@@ -56,20 +56,20 @@ class _AddsNothing:
 
 
 class _NoPositions(_AddsNothing, nn.Module):
-    """Module that replaces the decoder's positions if the length encoding is used instead of them."""
+    """Module that replaces the decoder's positions if the length encoding takes their place."""
 
 
 class PositionsOfIds(_AddsNothing):
     """
-    M2M100's positions, which skip the padding among the ids. `forward` gets embeddings and no ids. So encoder and
-    decoder here add the positions themselves, with `of`, and `forward` adds nothing.
+    M2M100's positions, which skip padding ids. The stock `forward` would get embeddings without ids. So our encoder
+    and decoder add the positions themselves, with `of`, and `forward` adds nothing.
     """
 
     def add_length_control(self) -> None:
-        """Add nothing: positions need no new modules."""
+        """Add no module: positions need none."""
 
     def of(self: Any, input_ids, embeds: torch.Tensor, cache) -> torch.Tensor:
-        """Return the positions of ids, or of embeddings if ids is None: `(batch_size, sequence_length, d_model)`."""
+        """Return the position embeddings for ids, or else for `embeds`: `(batch_size, sequence_length, d_model)`."""
         ids = None if input_ids is None else input_ids.to(self.weights.device)
         seen = 0 if cache is None else cache.get_seq_length()
         return super(_AddsNothing, self).forward(ids, embeds, seen).to(embeds.device)
@@ -79,7 +79,7 @@ class _Part:
     """Common base of the encoder and the decoder."""
 
     def __init__(self: Any, *args, **kwargs):
-        super().__init__(*args, **kwargs)  # only for a part alone; in a model `control` changes a stock part
+        super().__init__(*args, **kwargs)  # only for a part without a model; `control` changes the parts of a model
         self.add_length_control()
         self.post_init()
 
@@ -94,8 +94,8 @@ class _Part:
 
     def _with_positions_of_pairs(self: Any, embeds, pair_ids, scale: float = 1.0):
         """
-        Add to embeddings what makes positions begin anew at each pair: the stock part adds the positions of the row,
-        so this adds the difference to those of the pairs. `scale` is what the stock part multiplies the sum by.
+        Correct embeddings so that positions restart at each pair: the stock part adds positions of the row, so add the
+        difference between positions in the pair and in the row. The stock part multiplies the sum by `scale`.
         """
         positions = getattr(self, "embed_positions", None)
         if positions is None or isinstance(positions, _NoPositions):
@@ -107,7 +107,7 @@ class _Part:
         return embeds + (own - stock).to(embeds) / scale
 
     def resize_position_embeddings(self: Any, new_num_position_embeddings: int) -> None:
-        """Resize the positions with the base model's method; a length encoding that replaces them stays."""
+        """Resize the positions with the base model's method, unless the length encoding has replaced them."""
         positions = self.embed_positions
         super().resize_position_embeddings(new_num_position_embeddings)  # type: ignore[misc]
         if isinstance(positions, _NoPositions):
@@ -124,31 +124,31 @@ class LengthControlledEncoder(_Part):
     """
     Encoder that gets the length (Nguyen et al. 2023, eq. 16-17) with `config.encoder_length_embedding`.
 
-    In a model whose decoder has the same table (`share_length_table`) the encoder uses the decoder's. The table is
-    then one module, so it is saved once, and an adapter changes it for both.
+    If the decoder has a table of lengths too, the encoder uses the decoder's table (`share_length_table`). The table
+    is then one module: it is saved once, and an adapter changes it for both parts.
     """
 
-    _table_of: tuple[Any, ...] = ()  # the decoder; in a tuple, because it is no part of the encoder
+    _table_of: tuple[Any, ...] = ()  # the decoder; in a tuple, so that it does not become a submodule of the encoder
 
     def add_length_control(self) -> None:
-        """Make the new modules; called once, by `control` or for a part alone."""
+        """Make the new modules; `control` or the constructor calls this once."""
         fill_positions(getattr(self, "embed_positions", None), self.config)
         if self.config.encoder_length_embedding:
             self.length_embedding = EncoderLengthEmbedding(self.config.learned_lengths, self.config.d_model)
             self._take_positions()
 
     def share_length_table(self, decoder: Any) -> None:
-        """Share the decoder's table of lengths, instead of an own table (Nguyen et al. 2023, eq. 16 and 18)."""
+        """Use the decoder's table of lengths in the encoder too (Nguyen et al. 2023, eq. 16 and 18)."""
         del self.length_embedding
         self._table_of = (decoder,)
 
     @property
     def length_table(self: Any) -> Any:
-        """Embedding of lengths, `(learned_lengths, d_model)`."""
+        """Return the embedding module of lengths, `(learned_lengths, d_model)`: the encoder's or the shared one."""
         return (*self._table_of, self)[0].length_embedding
 
     def state_dict(self: Any, *args, prefix: str = "", **kwargs):
-        """Return the base class's state; an encoder that is saved alone includes the shared table."""
+        """Return the base class's state; if the encoder is saved without the model, add the shared table."""
         found = super().state_dict(*args, prefix=prefix, **kwargs)  # type: ignore[misc]
         if self._table_of and not prefix:
             found["length_embedding.weight"] = self.length_table.weight.detach()
@@ -165,8 +165,8 @@ class LengthControlledEncoder(_Part):
         **kwargs,
     ):
         """
-        Run the encoder; `length` and `pair_ids` are as in `LengthControlledDecoder.forward`. Both get the same
-        arguments.
+        Run the encoder; `length` and `pair_ids` are those of `LengthControlledDecoder.forward`. `progress` is ignored:
+        a model passes the same arguments to both parts.
         """
         if pair_ids is not None:
             inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
@@ -182,7 +182,7 @@ class LengthControlledEncoder(_Part):
             refuse_frozen(table, "length_embedding")
             rows = lengths.clamp(max=self.config.learned_lengths - 1)
             device = next(table.parameters()).device
-            rows = rows if device.type == "meta" else rows.to(device)  # "meta" if it is offloaded
+            rows = rows if device.type == "meta" else rows.to(device)  # "meta" means that the table is offloaded
             embedding = table(rows).unsqueeze(1)
             inputs_embeds = self._with_positions(inputs_embeds + embedding.to(inputs_embeds), input_ids)
             input_ids = None
@@ -193,12 +193,12 @@ class LengthControlledDecoder(_Part, LengthSignal):
     """
     Decoder that adds a length encoding to its token embeddings, or multiplies them by the length.
 
-    It passes the sum to the parent's `forward` as `inputs_embeds`, so no code of the parent is copied. Without
-    `config.absolute_positions` the decoder has no positions of its own, as in the papers' LDPE and LRPE.
+    It passes the result to the parent's `forward` as `inputs_embeds`, so no code of the parent is copied. Without
+    `config.absolute_positions` the decoder has no other positions, as in the papers' LDPE and LRPE.
     """
 
     def add_length_control(self) -> None:
-        """Make the new modules; called once, by `control` or for a part alone."""
+        """Make the new modules; `control` or the constructor calls this once."""
         config = self.config
         self.add_length_signal()
         fill_positions(getattr(self, "embed_positions", None), config)
@@ -231,8 +231,8 @@ class LengthControlledDecoder(_Part, LengthSignal):
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units;
                 defaults to `config.length`, except in training.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units produced before
-                each prediction; by default counted from `input_ids`. A step with a filled cache, which sees the last
-                token alone, and a call with embeddings instead of ids need this argument.
+                each prediction; by default counted from `input_ids`. A step with a filled cache needs this argument,
+                because it sees only the last token; so does a call with embeddings instead of ids.
             pair_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): For packed rows, the
                 number of each token's pair; `length` and `progress` then have a value for each token.
 

@@ -47,21 +47,21 @@ if TYPE_CHECKING:  # the overloads use these
 logger = logging.getLogger(__name__)
 
 _OF_THE_HUB = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "trust_remote_code", "code_revision")
-# Fields of a configuration that belong to its class or its folder; a model of another class does not get them.
+# Fields that belong to one class or folder; a configuration of another class does not copy them.
 _OWN_FIELDS = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map", "custom_pipelines")
 
 
 class _AdaptedModel:
-    """An adapter over its base."""
+    """The Auto class of adapters: `from_pretrained` is `load_adapter`."""
 
     from_pretrained = staticmethod(load_adapter)
 
 
 def auto_class(name, **kwargs) -> Any:
     """
-    Return the Auto class of a checkpoint, `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM`, by the configuration of
-    `name`; `kwargs` are those of `from_pretrained`. For an adapter return a class whose `from_pretrained` is
-    `load_adapter`.
+    Return the Auto class of a checkpoint, by the configuration of `name`: `AutoModelForSeq2SeqLM` or
+    `AutoModelForCausalLM`. For an adapter, return a class whose `from_pretrained` is `load_adapter`. `kwargs` are
+    options of `from_pretrained`.
     """
     if is_adapter(name, **kwargs):
         return _AdaptedModel
@@ -73,8 +73,8 @@ def auto_class(name, **kwargs) -> Any:
 
 def tokenizer_of(name, **kwargs) -> Any:
     """
-    Return the tokenizer of a checkpoint, from `AutoTokenizer.from_pretrained`. Raises `ValueError` if there is none;
-    transformers would then make one without a vocabulary, or raise a `TypeError`.
+    Load the tokenizer of a checkpoint by `AutoTokenizer.from_pretrained`. Raises `ValueError` if there is no
+    tokenizer; transformers would return one without a vocabulary, or raise a `TypeError`.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
@@ -86,8 +86,8 @@ def tokenizer_of(name, **kwargs) -> Any:
 
 def check_tokenizer(tokenizer, name, model=None) -> None:
     """
-    Raise `ValueError` for a tokenizer that is None, has only special entries, or does not belong to the model: the two
-    have different numbers of entries.
+    Raise `ValueError` for a tokenizer that is None, has only special entries, or does not belong to the model, because
+    their numbers of entries differ.
     """
     separate = getattr(tokenizer, "separate_vocabs", False)
     special = () if tokenizer is None else {*tokenizer.all_special_tokens, "<mask>"}
@@ -116,12 +116,12 @@ class LoadedModel:
 
     @property
     def config(self):
-        """Configuration of the model, which `pipeline(...)` reads."""
+        """Return the configuration of the model, which `pipeline(...)` reads."""
         return self.model.config
 
 
 class PipelineModel(AutoModelForSeq2SeqLM):
-    """The model's own Auto class, whose `from_pretrained` returns a `LoadedModel` for the pipeline."""
+    """An Auto class for the pipeline: `from_pretrained` loads any model of this package as a `LoadedModel`."""
 
     @classmethod
     def from_pretrained(cls, name, *args, **kwargs):
@@ -223,11 +223,11 @@ def add_length_control(
     Add length control to a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model. A model of most
     other architectures becomes a part of a `LenCtrlForSeq2SeqLM`, or of a `LenCtrlForCausalLM` if it has no encoder.
 
-    The decoder keeps its positions. The length encoding reaches it through a linear layer that starts at zero. The
-    encoder's length embedding (which with `"learned"` is the decoder's too, without such a layer) and the length
-    head's projection also start at zero. So the new model's logits equal the plain model's bit for bit, whatever the
-    length, until it is trained. Weights, dtype, configuration and generation configuration are copied; the plain model
-    does not change.
+    The decoder keeps its positions. The length encoding passes through a new linear layer that starts at zero. The
+    encoder's length embedding (with `"learned"` it also serves the decoder, without that layer) and the length head's
+    projection also start at zero. So until training, the logits of the new model equal those of the plain model bit
+    for bit, at any length. Weights, dtype, configuration and generation configuration are copied; the plain model does
+    not change.
 
     Args:
         model_or_path (`PreTrainedModel` or `str`): A plain model, or a folder or Hub name of one.
@@ -235,19 +235,19 @@ def add_length_control(
             `"learned"`.
         length_unit (`str`, *optional*, defaults to `"token"`): A unit with a name, see `docs/units.md`, or `"cost"`.
         cost (`Unit` or `Callable[[str], int]`, *optional*): What `"cost"` counts, see `UnitTable.from_tokenizer`.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's; by default the tokenizer in the same folder.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's tokenizer; by default that of the same folder.
         length_tokens (`LengthTokens`, *optional*): Tokens before the source; the model's embedding must have rows for
-            them. With these, or with the encoder's embedding, `length_encoding="none"` is allowed.
-        options: Other fields of the new model's configuration: `length`, `length_constraint` and its window, the
-            defaults of its calls; `encoder_length_embedding`, `length_head`, the other parts of Nguyen et al. 2023.
+            them. With these, or with the encoder's embedding, `length_encoding="none"` is allowed. options: Other
+            fields of the new model's configuration: `length`, `length_constraint` and `length_tolerance`, the defaults
+            of a call; `encoder_length_embedding` and `length_head`, the other parts of Nguyen et al. 2023.
 
     Returns:
-        The length-controlled model, in eval mode; its `conversion_report` (`ConversionReport`) names every parameter
-        kept, new and dropped.
+        The length-controlled model, in eval mode; its `conversion_report` (`ConversionReport`) names the kept, new and
+        dropped parameters.
 
     Raises:
-        `ValueError`: for an architecture that takes no length, a model with length control, an encoding that cannot
-            be added, or a model without a tokenizer; the configuration refuses other units, constraints and lengths.
+        `ValueError`: for an architecture that cannot read a length, a model with length control, an encoding that
+            cannot be added, a model without a tokenizer, or invalid fields of the configuration.
     """
     if isinstance(model_or_path, PreTrainedModel):
         plain: Any = model_or_path
@@ -301,11 +301,11 @@ def add_length_control(
 
 def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
     """
-    Return the plain model within a model that also generates without a length: a stock model with the same weights,
-    without the modules of length control. It is the counterpart of `add_length_control`.
+    Return the plain model inside a model that also generates without a length: a stock model with the same weights,
+    without the modules of length control. This is the inverse of `add_length_control`.
 
-    The plain model's logits equal those of the other model without a length, bit for bit. Dtype, configuration and
-    generation configuration are copied; the other model does not change.
+    The logits of the plain model equal those of the given model without a length, bit for bit. Dtype, configuration
+    and generation configuration are copied; the given model does not change.
 
     Args:
         model_or_path (`PreTrainedModel` or `str`): A model with `length_optional`, or a folder or Hub name of one. The
@@ -315,7 +315,7 @@ def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
         The plain model, in eval mode.
 
     Raises:
-        `ValueError`: for a model that always needs a length, or has fairseq's sinusoids, which no stock class has.
+        `ValueError`: for a model that always needs a length, or that uses fairseq's sinusoids.
     """
     loaded = isinstance(model_or_path, PreTrainedModel)
     model = cast(Any, model_or_path) if loaded else auto_class(model_or_path).from_pretrained(model_or_path)
@@ -338,7 +338,7 @@ def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
 
 
 def _wrapper_of(plain: Any) -> type[LengthControlWrapper] | None:
-    """Return the class that holds a plain model; `None` for one of a family with classes of its own."""
+    """Return the wrapper class for a plain model; `None` if its family has its own length-controlled classes."""
     if not plain.config.is_encoder_decoder:
         return LenCtrlForCausalLM
     return None if plain.config.model_type in FAMILIES else LenCtrlForSeq2SeqLM

@@ -1,4 +1,4 @@
-"""The pipeline that a checkpoint brings with `trust_remote_code=True`: that of the installed package."""
+"""The pipeline of a checkpoint that is loaded with `trust_remote_code=True`: it calls the installed package."""
 
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,12 @@ class CustomPipeline:
     """
     Build the pipeline of the package for `transformers.pipeline(model=name, trust_remote_code=True)`.
 
-    A checkpoint does not carry the whole pipeline, which is as large as all the code it carries. The package loads the
-    model again, because its classes are not those of the checkpoint. Raises `ImportError` where the package is not
-    installed.
+    A checkpoint does not contain the code of the pipeline, because this would double the code in it. The package loads
+    the model again, because the checkpoint defines the model's classes a second time. Raises `ImportError` without the
+    package.
     """
 
-    # what transformers loads for a pipeline
+    # transformers reads these names to decide what it loads for a pipeline
     _load_tokenizer = True
     _load_processor = _load_image_processor = _load_video_processor = _load_feature_extractor = False
 
@@ -30,11 +30,11 @@ class CustomPipeline:
                 f"the pipeline of {name} needs the package hf_lenctrl; install it from its repository, or load the "
                 "model alone, with trust_remote_code=True, and call generate"
             ) from error
-        if not Path(name).is_dir():  # transformers keeps the code of the Hub in a folder named by its commit
+        if not Path(name).is_dir():  # transformers stores code from the Hub in a folder named after the commit
             kwargs["revision"] = Path(__file__).parent.name
         return pipeline(name, tokenizer, **kwargs)
 
 
 def custom_pipelines(auto_class: str) -> dict[str, dict[str, Any]]:
-    """Return the entry of `config.json` with which transformers finds the pipeline of a model."""
+    """Return the entry of `config.json` that tells transformers where the pipeline of a model is."""
     return {TASK: {"impl": f"custom_pipeline.{CustomPipeline.__name__}", "pt": [auto_class], "type": "text"}}

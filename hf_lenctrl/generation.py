@@ -1,4 +1,4 @@
-"""The method `generate` with a length, of the models of this package."""
+"""The method `generate` that takes a length, for all models of this package."""
 
 import copy
 import inspect
@@ -19,14 +19,14 @@ from .lengths import OPTIONS, Target, as_target, check_tolerance, refuse_length,
 from .thoughts import Thoughts, thoughts_of
 
 
-FROM_CONFIG: Any = object()  # None says "no length" and "no constraint"
+FROM_CONFIG: Any = object()  # the default of an option; None means "no length" or "no constraint"
 _OURS = ("length", "decoder_length", "progress", "prompt")
 _PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids", "decoder_attention_mask")
 
 
 @dataclass(frozen=True)
 class PromptSpan:
-    """The place of a causal model's prompt in a call of `generate`, and where its thoughts end."""
+    """The position of a causal model's prompt in a call of `generate`, and the thoughts after it."""
 
     start: int  # columns of a cache that are not among the ids
     columns: int  # columns of the ids before the output
@@ -52,7 +52,7 @@ def defaults_for(model, generation_config=None) -> dict[str, Any]:
         for name in sorted(unknown):
             if name.startswith("length") or get_close_matches(name, OPTIONS, cutoff=0.8):
                 names = ", ".join(OPTIONS)
-                raise ValueError(f"of a length a generation configuration may have {names}, got {name!r}")
+                raise ValueError(f"length options of a generation configuration are {names}, got {name!r}")
         given = {name: getattr(config, name, None) for name in OPTIONS}
         if given["length_constraint"] is not None:
             found["length_tolerance"] = None
@@ -73,7 +73,7 @@ def defaults_for(model, generation_config=None) -> dict[str, Any]:
 
 
 def warn_of_range(length: torch.Tensor, trained: dict | None, unit: str) -> None:
-    """Warn, once for a model, of lengths `(batch_size,)` far from those it was trained on; see `trained_lengths`."""
+    """Warn, once for a model, if lengths `(batch_size,)` are far outside its training lengths (`trained_lengths`)."""
     length = length[length > 0]  # 0 means no length
     if trained and len(length) and bool(((length < 0.9 * trained["1%"]) | (length > 1.1 * trained["99%"])).any()):
         warn_once(
@@ -86,9 +86,9 @@ def warn_of_range(length: torch.Tensor, trained: dict | None, unit: str) -> None
 
 @dataclass(frozen=True)
 class Resolved:
-    """The length options of a call of `generate`, after its defaults."""
+    """The length options of a call of `generate`, with the defaults filled in."""
 
-    # "stock" is a call of the base class, "none" one without a length of a model that reads lengths
+    # "stock": call the base class; "none": call a model that reads lengths without a length
     mode: Literal["stock", "none", "length"]
     length: int | list[int] | torch.Tensor | Target | None = None
     other: tuple[str, Any] | None = None  # the limit in a second unit, see `units_apart`
@@ -98,13 +98,13 @@ class Resolved:
 
 def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tolerance) -> Resolved:
     """
-    Resolve the length options of a call of `generate`; needs no model.
+    Resolve the length options of a call of `generate`: fill in the defaults, and find the mode. It needs no model.
 
     Args:
         config (`PreTrainedConfig`): The model's configuration: `length_controlled` and `length_optional`.
         defaults (`dict`): The defaults of the options, see `defaults_for`.
         unit (`str`): The model's unit.
-        length, constraint, tolerance: The options of the call, `FROM_CONFIG` where it has none.
+        length, constraint, tolerance: The options of the call; `FROM_CONFIG` if the call does not set one.
 
     Example:
 
@@ -140,10 +140,10 @@ def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tol
 
 
 class LengthControlledGeneration:
-    """`generate` with a length, for every model of this package."""
+    """Mixin of every model of this package: `generate` with a length."""
 
     config: PreTrainedConfig
-    device: Any  # a property of most subclasses, and so is the table
+    device: Any  # most subclasses define this and `unit_table` as properties
     generation_config: GenerationConfig
     unit_table: Any
 
@@ -165,43 +165,43 @@ class LengthControlledGeneration:
         Generate outputs of a length: `GenerationMixin.generate` with more arguments.
 
         Unless the call sets `max_length` or `max_new_tokens` (itself or in `generation_config`), the limit on new
-        tokens comes from the length; it is generous, so that it cuts no output. The length also overrides a
-        `min_length` of the checkpoint. This method does not choose among candidates; the pipeline does.
+        tokens comes from the length; it is large enough to cut no output. The length also overrides the checkpoint's
+        `min_length`. This method does not choose among candidates; the pipeline does.
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units for
-                the whole batch or for each example. `None` switches a default off: a model with `length_optional` is
-                then a plain model, also with 0 and without a default. For a single text, each of several lengths gives
-                an output, and the encoder runs once. A dictionary of two units, `{"character": 30, "word": 6}`, has a
-                length in the model's unit, and a limit in another unit that holds as well; it needs the argument
-                `tokenizer`, and its constraint is `"max"` by default.
+                the whole batch or for each example. `None` disables a default: a model with `length_optional` then
+                works as a plain model, also with 0 or without a default. For a single text, each of several lengths
+                gives an output, and the encoder runs once. A dictionary of two units, `{"character": 30, "word": 6}`,
+                has a length in the model's unit, and a limit in a second unit. It needs the argument `tokenizer`, and
+                its default constraint is `"max"`.
             length_constraint (`str`, *optional*): `"max"`, never longer than `length`; `"exact"`, this length
                 wherever the vocabulary allows it, with a warning where it did not; `"min"`, never shorter, and at most
-                four times as long; `None`, unconstrained, the default without a length. See
+                four times as long; `None`, no constraint, the default without a length. See
                 `LengthConstraintLogitsProcessor`.
             length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window: the model plans
-                for `length`, and an output may end this far from it and nowhere else. Units (4), a share of the length
-                (0.1), a pair of these below and above, `(0, 4)`, or a list with one of these for each example. A
-                share is rounded down, to at least one unit; 0 means no window. It has a default only beside the
-                default constraint.
+                for `length`, and an output may end at most this far from `length`. Units (4), a share of the length
+                (0.1), a pair of these, below and above, `(0, 4)`, or a list with one item for each example. A share is
+                rounded down, to at least one unit; 0 means no window. The default holds only with the default
+                constraint.
             length_from (`str` or `list[int]`, *optional*): For a causal model that thinks, the marker that ends its
-                thoughts: `"</think>"`, or ids. Only the answer behind it has the length, without white space at its
-                start; before it the model generates as without a length. A marker in the prompt counts if only white
-                space follows it. Needs `tokenizer=`. If it never comes, nothing keeps the length, and a warning says
-                so.
-            thinking_budget (`int`, *optional*): New tokens after which the marker is added, if it has not come.
+                thoughts: `"</think>"`, or ids. The length is that of the answer after the marker, without white space
+                at its start; before the marker the model generates without a length. A marker in the prompt counts if
+                only white space follows. Needs `tokenizer=`. If an output has no marker, nothing keeps its length, and
+                a warning says so.
+            thinking_budget (`int`, *optional*): The most new tokens of thoughts; then the marker is added.
             guidance_scale (`float`, *optional*): For a model with `length_optional`, guidance towards the length, see
-                `LengthGuidanceLogitsProcessor`; 1.5 to 3 are of use. Each step then runs the model twice.
+                `LengthGuidanceLogitsProcessor`; 1.5 to 3 are useful. Each step then runs the model twice.
 
         Defaults come from the call's `generation_config`, then the model's, then `config`.
 
         Raises:
             `TypeError`, `ValueError`: for a length that is missing, not an integer, below 1, of another size than the
-                batch or more than the decoder's positions can hold; for an unknown constraint, or one that
-                `max_new_tokens` leaves no room for; for a tolerance without `"exact"`.
+                batch, or too long for the decoder's positions; for an unknown constraint; for an exact length that
+                `max_new_tokens` is too small for; for a tolerance without `"exact"`.
         """
         generate = super().generate  # type: ignore[misc]
-        # These are the positional arguments behind `inputs`, by their names in the base method.
+        # Name the positional arguments after `inputs`, as the base method does.
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         kwargs |= {} if cache is None else {CACHE: cache}
         table = self.unit_table  # not `self.device`, because the first parameter may be offloaded
@@ -244,7 +244,7 @@ class LengthControlledGeneration:
         )
 
     def _plan(self, kwargs: dict, target: Target, thoughts: Thoughts | None, table: UnitTable) -> None:
-        """Add the arguments with which a length-controlled model plans for a target, and its guidance."""
+        """Add the arguments that pass the planned length, the thoughts and the guidance to a length-controlled model."""
         kwargs["length"] = target.length
         if self.config.is_encoder_decoder:
             kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
@@ -259,8 +259,8 @@ class LengthControlledGeneration:
 
     def _guide(self, kwargs: dict, scale: float, batch_size: int) -> None:
         """
-        Add the guidance towards the length to the arguments; a model with an encoder runs the encoder once. Raises
-        `ValueError` where there is no model without a length.
+        Add the logits processor of the length guidance to the arguments; run the encoder, if any, only once. Raises
+        `ValueError` if the model needs a length in each call.
         """
         if not self.config.length_optional or kwargs.get("negative_prompt_ids") is not None:
             raise ValueError(
@@ -280,12 +280,12 @@ class LengthControlledGeneration:
         kwargs["logits_processor"] = [guide, *(kwargs.get("logits_processor") or [])]
 
     def _check_thinking(self, length_from, budget, without: bool) -> None:
-        """Raise `ValueError` for thinking options that have no effect."""
+        """Raise `ValueError` for thinking options without effect: in an encoder-decoder, or `without` a length."""
         given = f"length_from={length_from!r}" if budget is None else f"thinking_budget={budget}"
         if self.config.is_encoder_decoder:
             raise ValueError(f"{given} is for causal models, got {type(self).__name__}; leave it out")
         if without:
-            raise ValueError(f"{given} goes with a length, got none; pass length=75, or leave it out")
+            raise ValueError(f"{given} needs a length, got none; pass length=75, or leave it out")
 
     def save_pretrained(self, *args, **kwargs):
         """Save the model, without the default `max_length` that `Seq2SeqTrainer` stores."""
@@ -297,7 +297,7 @@ class LengthControlledGeneration:
         return super().save_pretrained(*args, **kwargs)
 
     def _one_text(self, inputs, kwargs: dict, many: int) -> tuple:
-        """Return the arguments of `generate` for several outputs of one text."""
+        """Return the arguments of `generate` for `many` outputs of one text; run the encoder once if possible."""
         rows = torch.zeros(many, dtype=torch.long)  # an index on the CPU goes with tensors of any device
         kwargs |= {name: kwargs[name][rows] for name in _PER_ROW if kwargs.get(name) is not None}
         given = kwargs.get("encoder_outputs")
@@ -312,25 +312,25 @@ class LengthControlledGeneration:
         return None, kwargs | encode_once(self, first, rows)
 
     def _rows(self, inputs, kwargs) -> torch.Tensor | None:
-        """Return the first argument that has a row for each example."""
+        """Return the first tensor argument with a row for each example; `None` if there is none."""
         names = ("input_ids", "inputs_embeds", "decoder_input_ids", "encoder_outputs")
         given = next((v for v in (inputs, *map(kwargs.get, names)) if v is not None), None)
         return given if given is None or isinstance(given, torch.Tensor) else given[0]  # `encoder_outputs` is a tuple
 
     @property
     def _positions(self) -> int | None:
-        """Number of decoder positions; `None` for no limit."""
+        """Return the number of decoder positions; `None` for no limit."""
         positions = getattr(self.config, "max_position_embeddings", None)  # T5 has none
         return positions if self.config.absolute_positions else None
 
     def _prepare_generation_config(self, generation_config, **kwargs):
-        """Call the base class's method, but keep `length`, which it would remove if a configuration has one."""
+        """Call the base class's method, but keep `length`: the method removes names that a configuration has."""
         ours = {name: kwargs.pop(name) for name in _OURS if name in kwargs}
         config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         return config, model_kwargs | ours
 
     def _get_candidate_generator(self, *args, model_kwargs, assistant_model=None, **kwargs):
-        """Return the candidates of assisted generation; a plain draft model gets no length; the constraint holds."""
+        """Build the generator of assisted generation; a plain draft model gets no length, but keeps the constraint."""
         draft = getattr(assistant_model, "config", None)
         if assistant_model is not None and not getattr(draft, "length_controlled", False):
             model_kwargs = {name: value for name, value in model_kwargs.items() if name not in _OURS}

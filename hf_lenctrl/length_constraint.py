@@ -17,14 +17,14 @@ from .thoughts import thoughts_of
 class LengthConstraintLogitsProcessor(LogitsProcessor):
     """
     A hard constraint on the length of each output, in any unit, for any model, length-controlled or not; for greedy
-    search, beam search or sampling. Length-controlled models make one from `length_constraint=`; for others pass it to
-    `generate`.
+    search, beam search or sampling. A length-controlled model builds the processor from `length_constraint=`; with
+    other models, pass the processor to `generate`.
 
-    It masks entries that no longer fit, that would cut a character in two (byte-level BPE) or that add nothing; it
-    masks EOS as `constraint` demands. The scores of the other entries do not change, so that beam search prefers
-    outputs that end where the model would end. If no entry fits, EOS is allowed. If no entries add up to an `"exact"`
-    length, the output has the next shorter length that is possible. Other processors hold too, except within an open
-    character, which is always completed.
+    It masks entries that do not fit, that would cut a character in two (byte-level BPE) or that add nothing. It masks
+    EOS if `constraint` forbids an end. The scores of other entries do not change, so beam search prefers outputs that
+    end where the model would end. If no entry fits, EOS is allowed. If no entries add up to an `"exact"` length, the
+    output has the next shorter possible length. Masks of other processors stay, except inside a character that is
+    split over entries: the character is always completed.
 
     Args:
         unit_table (`UnitTable`): Units that each entry of the model's vocabulary adds.
@@ -40,9 +40,9 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         prompt_length (`int`, *optional*, defaults to 0): First positions that do not count, for decoder-only models.
         start_length (`int`, *optional*, defaults to 1): Positions before the text that add nothing: the decoder
             start, a forced BOS or language code.
-        length_from (`str` or `list[int]`, *optional*): The marker that ends the thoughts of a thinking model,
-            `"</think>"`: text, or ids. Nothing before it counts or is masked, and nothing at all if it does not come.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's, for `length_from`.
+        length_from (`str` or `list[int]`, *optional*): The marker that ends the thoughts of a thinking model, a text
+            such as `"</think>"`, or ids. Entries up to the marker do not count, and are not masked.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's tokenizer, for `length_from`.
 
     Raises:
         `TypeError`, `ValueError`: for an unknown constraint, a length that is missing, not an integer or below 1, a
@@ -80,7 +80,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         tokenizer: Any = None,
     ):
         if constraint is None or eos_token_id is None:
-            raise ValueError(f"a constraint has a mode and an EOS, got {constraint=} and {eos_token_id=}")
+            raise ValueError(f"a constraint needs a mode and an EOS, got {constraint=} and {eos_token_id=}")
         unit_table.require_filled()
         self.thoughts = None if length_from is None else thoughts_of(length_from, tokenizer, unit_table)
         unit_table = unit_table if self.thoughts is None else self.thoughts.table
@@ -106,7 +106,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
                 raise ValueError(f"{need}, max_length leaves {limit - self.prompt_length}; raise it or max_new_tokens")
 
     def of(self, examples: torch.Tensor) -> "LengthConstraintLogitsProcessor":
-        """Return the processor for the rows of these examples, `(rows,)`; an example may have any number of rows."""
+        """Return a processor for rows of the given examples, `(rows,)`; an example may have any number of rows."""
         own = copy.copy(self)
         own.low, own.high = self.low[examples], self.high[examples]
         if isinstance(self.max_length, torch.Tensor):
@@ -126,7 +126,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             raise ValueError(f"scores for {rows} rows and {vocab_size} entries do not go with {own}")
         copies = rows // examples
         count, state = self.running(input_ids)  # (rows,) each
-        # Entries that add nothing, BOS or a language code, may stand only at the start.
+        # Entries that add nothing (BOS or a language code) are allowed only at the start.
         at_start = input_ids.shape[1] - self.prompt_length <= 2 and self.thoughts is None
         start = count == 0 if at_start else None  # (rows,)
         left = None
@@ -139,14 +139,14 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def constrain(self, scores, state, remaining, slack=None, left=None, start=None):
         """
-        Constrain scores in place, for texts whose units are already counted. The steps depend on their order:
+        Constrain scores in place, for texts whose units are already counted. The order of the steps matters:
 
         1. Keep the scores of EOS and of entries that add nothing, which the masks change.
         2. Mask entries that do not fit the remaining units.
         3. At the start, restore the scores of entries that add nothing.
         4. Mask entries after which the text cannot end within the positions that are left, but not EOS.
         5. For an exact length, mask entries that are too short for the positions that are left.
-        6. Rows in which nothing is left get `_fallback_scores`, from the scores of step 1.
+        6. In rows without an allowed entry, use `_fallback_scores`, with the scores of step 1.
 
         Args:
             scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits or log-probabilities.
@@ -189,8 +189,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def _beside_thoughts(self, scores, state, remaining, *others):
         """
-        Constrain only the rows that do not think any more. In rows that think, mask only entries that would end the
-        marker and go on with more units than the answer may have.
+        Constrain only the rows that have ended their thoughts. In other rows, mask only entries that would end the
+        marker and also begin an answer that cannot keep its length.
         """
         assert self.thoughts is not None
         answers = (state >= 0).nonzero().squeeze(1)
@@ -209,7 +209,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
     def _steer(self, scores, more):
-        """Add `more` to `scores`, except for EOS, in the rows where another entry stays possible."""
+        """Add the mask `more` to `scores`, except for EOS, in rows where an entry stays possible."""
         more[:, self.rules.eos] = 0.0
         more += scores  # in place: a fresh tensor of this size costs more than the sum
         possible = ~_nothing_in(more)  # (rows,)
@@ -217,9 +217,9 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def _fallback_scores(self, ends, silent, state, remaining, slack, left):
         """
-        Return the fallback scores for rows without a possible entry: the entries that complete the text, if it may not
-        end here; else EOS, then entries that add nothing, then EOS whatever its score. `ends` is `(rows, eos)` and
-        `silent` is `(rows, silent)`.
+        Return the fallback scores for rows without an allowed entry: allow entries that complete the text if it cannot
+        end here; else EOS; else entries that add nothing; else force EOS. `ends (rows, eos)` and `silent (rows,
+        silent)` are the scores of EOS and of entries that add nothing.
         """
         rules = self.rules
         completes = rules.fits_window(state, remaining, slack)
@@ -229,13 +229,13 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         completes = completes.to(ends.dtype)
         last, still, forced = (torch.full_like(completes, -math.inf) for _ in range(3))
         last[:, rules.eos], still[:, rules.silent], forced[:, rules.eos] = ends, silent, 0.0
-        for way in (still, last, completes):  # the last possible one overrides the others
+        for way in (still, last, completes):  # a later possible one replaces the earlier ones
             forced = torch.where(_nothing_in(way).unsqueeze(1), forced, way)
         return forced
 
 
 def _nothing_in(scores: torch.Tensor) -> torch.Tensor:
-    """Return the rows with nothing possible; `remove_invalid_values=True` replaces `-inf` by the smallest number."""
+    """Return which rows have no allowed entry; its score is `-inf`, or the dtype's lowest number."""
     least = torch.finfo(scores.dtype).min
     empty = scores[:, :4096].amax(dim=-1) <= least  # most rows have a possible entry here
     if scores.shape[1] > 4096 and bool(empty.any()):

@@ -2,8 +2,8 @@
 
 `ldpe`, `lrpe` and `pre` take `progress`, the units produced before each position, `(batch_size, sequence_length)`;
 `length`, the requested units, at least 1, `(batch_size, 1)`; and `dim`, the width, at least 1. They return
-`(batch_size, sequence_length, dim)` in float32, even columns sine and odd columns cosine. Nothing is looked up in a
-table, so no length is out of range. The functions `fairseq_*` compute the formulas of the authors' code, which differ.
+`(batch_size, sequence_length, dim)` in float32: even columns are sines, odd columns are cosines. They use no table, so
+no length is out of range. The functions `fairseq_*` compute other formulas: those of the authors' code.
 """
 
 import math
@@ -16,7 +16,7 @@ _LOG_10000 = math.log(10000.0)
 
 
 def _make_columns(dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make the columns of an encoding: 2 floor(j/2) / dim for column j, and the phase that makes odd sines cosines."""
+    """Return for each column j the exponent `2 floor(j/2) / dim`, and the phase, which makes odd columns cosines."""
     j = torch.arange(dim, device=device)
     return (j - j % 2).float() / dim, (j % 2) * (math.pi / 2)  # (dim,) each
 
@@ -25,7 +25,7 @@ _kept_columns = lru_cache(maxsize=32)(_make_columns)
 
 
 def _columns(dim, device):
-    # torch.compile would warn of the cache, which its graph does not need.
+    # The cache of `_kept_columns` would make torch.compile warn.
     return (_make_columns if torch.compiler.is_compiling() else _kept_columns)(dim, device)
 
 
@@ -61,7 +61,7 @@ def ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
     Return the length-difference encoding LDPE: PE of the remaining length, `length - progress` (Takase & Okazaki 2019,
     eq. 3-4).
 
-    Past the length the remaining length is negative, which the equations continue to define.
+    After `length` units the remaining length is negative; the equations hold for negative numbers too.
 
     Example:
 
@@ -91,7 +91,7 @@ def lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
 def pre(progress: torch.Tensor, length: torch.Tensor, dim: int, noise: float = 0.0) -> torch.Tensor:
     """
     Return the progress-ratio encoding: `sin(r i)` and `cos(r i)` with `r = progress / length` clamped to [0, 1]
-    (Botcazou et al. 2026, arXiv 2512.06938). It depends on the ratio alone, so an unseen length is not a new input.
+    (Botcazou et al. 2026, arXiv 2512.06938). It depends only on the ratio, so an unseen length gives no unseen input.
 
     `noise` is the standard deviation of Gaussian noise, which is added to the ratio before the clamp, independently
     for each position.
@@ -119,22 +119,22 @@ def fairseq_sinusoidal(argument: torch.Tensor, dim: int, log_base: float | torch
     """
     half = dim // 2
     step = log_base / max(half - 1, 1)
-    frequency = (torch.arange(half, device=argument.device).float() * -step).exp()  # (..., h); rounded as theirs is
+    frequency = (torch.arange(half, device=argument.device).float() * -step).exp()  # (..., h); rounded like fairseq's
     angle = argument.float().unsqueeze(-1) * frequency
     return torch.nn.functional.pad(torch.cat([angle.sin(), angle.cos()], dim=-1), (0, dim % 2))
 
 
 def fairseq_ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     """
-    Return LDPE as in Takase & Okazaki's code: PE of the remaining length plus 2, since EOS counts and the argument is
-    2 when EOS is due. One unit past the length the code reads the row of padding, which is zero.
+    Return LDPE as in Takase & Okazaki's code: PE of the remaining length plus 2. The code counts EOS, and its argument
+    is 2 when EOS should follow. One unit after the length it reads the row of padding, which is zero.
     """
     argument = length.float() - progress.float() + 2  # (B, T)
     return fairseq_sinusoidal(argument, dim) * (argument != 1).unsqueeze(-1)
 
 
 def fairseq_lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return LRPE as in Takase & Okazaki's code: for `progress + 2` and `length + 1`, since EOS counts."""
+    """Return LRPE as in Takase & Okazaki's code: of `progress + 2` and `length + 1`, because the code counts EOS."""
     return fairseq_sinusoidal(progress.float() + 2, dim, log_base=(length.float() + 1).log().unsqueeze(-1))
 
 

@@ -1,4 +1,4 @@
-"""Guide generation towards the length: classifier-free guidance with the model without its length."""
+"""Guide generation towards the length: classifier-free guidance against the same model without a length."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from .cache import CACHE, read_once
 from .length_units import places_among
 
 
-PLAUSIBLE = 4.0  # nats; an entry that is this much less likely than the best one gains nothing by the guidance
+PLAUSIBLE = 4.0  # nats; guidance never raises the score of an entry that is this far below the best one
 
 
 class LengthGuidanceLogitsProcessor(LogitsProcessor):
@@ -17,15 +17,15 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
     Guide a model with `length_optional` towards the length, by classifier-free guidance (Ho & Salimans 2022; Sanchez
     et al. 2023).
 
-    The guided scores are `log p0 + scale * (log p - log p0)`, where `p` is the model's distribution with the length,
-    and `p0` without it. A model that has learned little of the length plans better with it, in about twice the time.
-    An entry with a probability far below the best one keeps `log p` if this is less, as contrastive decoding (Li et
-    al. 2023) does.
+    The guided scores are `log p0 + scale * (log p - log p0)`: `p` is the model's distribution with the length, `p0`
+    without a length. Guidance helps a model that learned little about the length, and takes about twice the time. If
+    `log p` of an entry is far below the best entry, its score is at most `log p`, as in contrastive decoding (Li et
+    al. 2023).
 
     Args:
         model (`PreTrainedModel`): The length-controlled model.
-        scale (`float`): 1 for no guidance; 1.5 to 3 are of use.
-        batch_size (`int`): Texts of the batch; beams and samples of a text stand together.
+        scale (`float`): 1 for no guidance; 1.5 to 3 are useful values.
+        batch_size (`int`): Number of texts; the beams or samples of a text are neighbouring rows.
         inputs (`dict`): `attention_mask (batch_size, n)` of the call, if it has one, and `encoder_outputs` of a model
             with an encoder.
     """
@@ -46,7 +46,7 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
         return torch.where(odd, torch.minimum(guided, own), guided).log_softmax(dim=-1)
 
     def _without_length(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the logits without a length, `(rows, vocab_size)`; reads the ids that are not in the cache."""
+        """Return the logits without a length, `(rows, vocab_size)`; run the model on the ids that are not cached."""
         origin = self._origin(ids)
         copies = len(ids) // self.batch_size
         mask = torch.ones_like(ids)
@@ -78,8 +78,8 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
 
     def _origin(self, ids: torch.Tensor) -> torch.Tensor | None:
         """
-        Return the row of the last call that each row continues, `(rows,)`; `None` if there is none for a row, or no
-        cache that can be reordered. Beam search reorders its rows, but does not say so to a processor.
+        Return for each row the row of the last call that it continues, `(rows,)`; `None` if a row continues none, or
+        if the cache cannot be reordered. This is needed because beam search reorders rows without telling a processor.
         """
         last = self.ids
         if last is None or not hasattr(self.cache, "reorder_cache") or ids.shape != (len(last), last.shape[1] + 1):

@@ -1,4 +1,4 @@
-"""The length head of Nguyen et al. 2023: one more head of cross-attention, over the positions so far."""
+"""The length head of Nguyen et al. 2023: an extra head of cross-attention, over the decoder positions so far."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from .cache import CACHE, takes_cache
 
 class _Watched:
     """
-    Wrapper of an attention for one call, to read the heads before the output projection. The projection `name` does
-    not change: it may be a Linear, or a replacement by PEFT or a quantizer. No module keeps state of the call.
+    A wrapper of an attention module for one call, which reads the heads before the output projection `name`. The
+    projection does not change: it may be a Linear, or a replacement by PEFT or a quantizer. The module keeps no state.
     """
 
     heads: torch.Tensor  # (B, T, heads * width), which the projection sets
@@ -29,7 +29,7 @@ class _Watched:
 
 
 class LengthHeadOutput(nn.Linear):
-    """The rows of the output projection of eq. 20 that belong to the length head."""
+    """The part of the output projection (Nguyen et al. 2023, eq. 20) that reads the length head."""
 
 
 class LengthHeadAttention:
@@ -40,16 +40,16 @@ class LengthHeadAttention:
 
         head_t = sum_{k <= t} a_k Z_k / sum_{k <= t} a_k,    a_k = (l + 1 - l_k) softplus(mean(sum_j head_{k, j}))
 
-    with `l` the requested length, `l_k` the units that remained at position `k` (so that `l + 1 - l_k` is its progress
-    plus 1) and `head_{k, j}` the `h` other heads there. It is concatenated to them and projected (eq. 20).
+    with `l` the requested length, `l_k` the units that remained at position `k` (so that `l + 1 - l_k` is the progress
+    plus 1) and `head_{k, j}` the `h` other heads there. All heads are concatenated and projected (eq. 20).
 
     The printed equations divide by a sum that can be zero. Here a weight is one number for a position, so the summed
     heads are averaged over their width; softplus makes it positive. The sum of eq. 22 ends at the last known position.
     The factor of eq. 24 belongs to the position that it weighs, because a factor common to all would cancel in eq. 23.
     The projection of eq. 20 is split in two blocks of rows, `out_proj` and `length_out`.
 
-    Numerator and denominator are running sums in the decoder's cache, behind its own layers. So a step with a cache
-    adds one term, and beams are reordered with the rest.
+    Numerator and denominator are running sums in the decoder's cache, after the layers of the decoder. So a step with
+    a cache adds one term, and beam search reorders the sums with the cache.
     """
 
     stock: type[nn.Module]  # the attention class that the mixin precedes
@@ -59,7 +59,7 @@ class LengthHeadAttention:
         cls.stock = cls.__bases__[-1]
 
     def add_length_control(self: Any) -> None:
-        """Add the one new parameter; called once, by `control`."""
+        """Add the only new parameter; `control` calls this once."""
         output = self.out_proj if hasattr(self, "out_proj") else self.o  # T5's name
         self.length_out = LengthHeadOutput(output.out_features, output.out_features, bias=False)
 
@@ -83,7 +83,7 @@ class LengthHeadAttention:
         return (output + self.length_out(length_head), *others)
 
     def _add_to_cache(self, cache, numerator, denominator):
-        """Add the sums to the cache, and return them from the first position on, `(B, T, d)` and `(B, T, 1)`."""
+        """Add the cached sums to the new sums, `(B, T, d)` and `(B, T, 1)`; cache the result, and return it."""
         own = getattr(cache, "self_attention_cache", cache)
         layers = getattr(self.config, "decoder_layers", None) or self.config.num_decoder_layers  # T5's name
         index, tokens = layers + self.layer_idx, numerator.shape[1]

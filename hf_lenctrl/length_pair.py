@@ -1,4 +1,4 @@
-"""Two limits at once: the constraint on a length, and at most so many of another unit."""
+"""Two limits at the same time: a constraint on the length, and a maximum in a second unit."""
 
 import inspect
 import math
@@ -18,9 +18,9 @@ _NEVER = LONGEST
 
 def units_apart(length, unit: str | Unit) -> tuple[Any, tuple[str, Any] | None]:
     """
-    Split a length in two units, `{"character": 30, "word": 6}`: return the length in `unit`, and the other unit with
-    its limit. Any other length is returned with `None`. Raises `ValueError` unless there are two known units, `unit`
-    among them.
+    Split a length in two units, `{"character": 30, "word": 6}`: return the length in `unit`, and the pair of the other
+    unit and its limit. Return any other length with `None`. Raises `ValueError` unless the dictionary has two known
+    units, one of them `unit`.
     """
     if not isinstance(length, Mapping):
         return length, None
@@ -36,9 +36,9 @@ def units_apart(length, unit: str | Unit) -> tuple[Any, tuple[str, Any] | None]:
 
 
 def check_pair(constraint: str | None) -> str:
-    """Return the constraint on a length in two units; raise `ValueError` if it is None."""
+    """Return the constraint on a length in two units, unchanged; raise `ValueError` if it is None."""
     if constraint is None:
-        raise ValueError("a length in two units is kept by a constraint, got None; pass 'max' or 'exact', or one unit")
+        raise ValueError("a length in two units needs a constraint, got None; pass 'max' or 'exact', or one unit")
     return constraint
 
 
@@ -46,8 +46,8 @@ def other_limit(
     other: tuple[str, Any], tokenizer, table: UnitTable, batch_size: int
 ) -> tuple[UnitTable, torch.Tensor]:
     """
-    Return the other limit, for `Target.other`: the table of another unit, as large as `table`, and the limit of each
-    example, `(batch_size,)`. Raises as `as_length_tensor` and `UnitTable.from_tokenizer`, and without a tokenizer.
+    Return the second limit, for `Target.other`: the unit's table, padded to the size of `table`, and the limit of each
+    example, `(batch_size,)`. Raises `TypeError`, `ValueError` for a wrong limit or unit, or without a tokenizer.
     """
     unit, most = other
     if tokenizer is None:
@@ -61,14 +61,13 @@ def other_limit(
 
 class PairConstraintLogitsProcessor(LogitsProcessor):
     """
-    A constraint, and a limit in another unit: at each step an entry is allowed only if a text that keeps both can
-    follow.
+    A constraint, and a limit in a second unit. An entry is allowed only if a text that keeps both limits can follow.
 
     Two separate masks cannot do this: the entries that complete a text in the fewest units of one kind may need too
-    many of the other. So we search the product of the two automata: for each pair of states and each number of units
-    that remain of the first unit, a dynamic program finds the fewest units of the second that the rest of the text
-    needs. No limit is broken. An exact length may be missed, with the warning of `generate`, if positions run out
-    because the text goes on with entries that count in neither unit.
+    many of the other kind. So we search the product of the two automata: for each pair of states and each number of
+    remaining units of the first kind, a dynamic program finds the fewest units of the second kind that the rest of the
+    text needs. No output breaks a limit. An output may miss an exact length, with the warning of `generate`, if its
+    positions run out because it continues with entries that count in neither unit.
 
     Args:
         first (`LengthConstraintLogitsProcessor`): The constraint.
@@ -106,7 +105,7 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
             raise ValueError(f"{asked} {unit}s {needed}, {limit}; raise it, or pass length_constraint='max'")
 
     def __call__(self, input_ids, scores):
-        """Return the scores with masks, as the first constraint does."""
+        """Return the scores with masks of both limits, see `LengthConstraintLogitsProcessor.__call__`."""
         kept = self.first(input_ids, scores)
         copies = len(scores) // len(self.most)
         counts, states = zip(*(running(input_ids) for running in self.running), strict=True)
@@ -115,7 +114,7 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
             for limit, count in zip((self.first.high, self.most), counts, strict=True)
         )  # (rows,) each
         allowed, may_end = self._allowed(states, left, copies)
-        if input_ids.shape[1] - self.first.prompt_length <= 2:  # a language code, as in the first constraint
+        if input_ids.shape[1] - self.first.prompt_length <= 2:  # allow a language code, as the first constraint does
             start = (counts[0] == 0) & (counts[1] == 0)
             silent = self.rules[0].silent
             allowed[:, silent] |= start.unsqueeze(1)
@@ -130,8 +129,8 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
     def _allowed(self, states, left, copies: int):
         """
-        Return the allowed entries, `(rows, V)`, and whether EOS keeps both limits, provided that no length is too
-        short, `(rows,)`.
+        Return the allowed entries, `(rows, V)`, and whether EOS keeps both upper limits, `(rows,)`; the text may be
+        too short.
         """
         first, second = self.rules
         slack = self.slack.repeat_interleave(copies)
@@ -161,12 +160,12 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
 class _Pairs:
     """
-    The product automaton of two tables: the pairs of states that one text can reach, and the moves between them.
+    The product automaton of two tables: the pairs of states that a text can reach, and the moves between the pairs.
 
     Attributes:
-        index (`torch.LongTensor` of shape `(S1, S2)`): Number of each pair, 0 for the start, -1 for the unreachable.
-        moves (`torch.LongTensor` of shape `(4, M)`): From, to, units of the first and of the second table.
-        ends (`torch.LongTensor` of shape `(3, E)`): Pair, units of the first and of the second table of an EOS.
+        index (`torch.LongTensor` of shape `(S1, S2)`): Number of each pair: 0 for the start, -1 if unreachable.
+        moves (`torch.LongTensor` of shape `(4, M)`): Pair before, pair after, units in the first and the second table.
+        ends (`torch.LongTensor` of shape `(3, E)`): Pair, units of EOS in the first and the second table.
     """
 
     def __init__(self, first: Rules, second: Rules):
@@ -203,9 +202,9 @@ class _Pairs:
 
     def needs(self, slack: int, high: int) -> torch.Tensor:
         """
-        Return the needs of each pair: the fewest units of the second table that end a text with `k` units of the
-        first, or up to `slack` fewer. The shape is `(P, K)` for `k` from 0 to `high`, or to where nothing changes any
-        more.
+        Return `(P, K)`: for each pair and each `k`, the fewest units of the second table with which a text can end
+        after `k` more units of the first table, or up to `slack` fewer. `k` goes from 0 to `high`; it ends earlier
+        where nothing changes any more.
         """
         here, to, own, units = self.moves
         width = max(int(own.max()) if len(own) else 0, int(self.ends[1].max()) if len(self.ends[1]) else 0, 1)

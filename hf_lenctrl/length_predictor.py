@@ -50,7 +50,7 @@ class LengthPredictorConfig(PreTrainedConfig):
             standard deviation of the training targets' lengths, in units.
         dropout (`float`, *optional*, defaults to 0.1): Dropout before the linear layer.
         error (`float`, *optional*), error_of_mean (`float`, *optional*): Mean absolute error on the test rows, in
-            units, of the predictor and of `target_mean` for every text; set by the training.
+            units: of the predictor, and of `target_mean` for every text. `lenctrl train-predictor` sets them.
     """
 
     model_type = "length_predictor"
@@ -72,7 +72,7 @@ class LengthPredictorConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def to_diff_dict(self):
-        """Return the fields that differ from the defaults; the encoder's are compared with its own, not BERT's."""
+        """Return the fields that differ from the defaults; compare the encoder's fields with its own defaults."""
         return {**super().to_diff_dict(), "encoder": self.encoder.to_diff_dict()}
 
     def warning(self) -> str | None:
@@ -97,8 +97,8 @@ class LengthPredictorConfig(PreTrainedConfig):
 class LengthPredictor(CardOnPush, PreTrainedModel):
     """
     Predicts the length of the output from the input: a linear layer on the encoder's last state at the first position,
-    trained by regression (Oka et al. 2020, section 3.2). The loss is taken on standardised lengths, so that one
-    learning rate fits tokens and bytes. Batches must be padded on the right.
+    trained by regression (Oka et al. 2020, section 3.2). The loss compares standardised lengths, so that one learning
+    rate fits all units. Batches must be padded on the right.
     """
 
     config_class = LengthPredictorConfig
@@ -108,7 +108,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
     # These are private names of transformers 5.23.
     _supports_sdpa = True
     _supports_flash_attn = True
-    # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`.
+    # The loss is a mean. Given a `forward` with **kwargs, Trainer assumes that it divides by `num_items_in_batch`.
     accepts_loss_kwargs = False
 
     def __init__(self, config: LengthPredictorConfig, encoder: PreTrainedModel | None = None):
@@ -119,8 +119,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             kind, options = _encoder_kind(encoder_config)
             encoder = kind.from_config(encoder_config, **options)
         self.encoder: PreTrainedModel = encoder
-        # Trainer, saving and `set_attn_implementation` then see one configuration, not a copy. transformers 5.23 has
-        # no public name for the choice of attention.
+        # Then Trainer, saving and `set_attn_implementation` use one configuration, not two copies. transformers 5.23
+        # has only a private name for the choice of attention.
         encoder_config._attn_implementation = encoder.config._attn_implementation
         self.encoder.config = encoder_config
         self.dropout = nn.Dropout(config.dropout)
@@ -138,12 +138,12 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
 
         Args:
             name_or_model (`str` or `PreTrainedModel`): Hub name or folder of the encoder; or a model, whose weights
-                are copied. A pooler is left out, and of T5 the decoder.
+                are copied. A pooler is left out, and so is T5's decoder.
             lengths (`Sequence[int]`): Lengths of the training targets, in units, for `target_mean` and `target_std`.
             length_unit (`str`), dropout (`float`, *optional*): See `LengthPredictorConfig`.
         """
         std, mean = (float(figure) for figure in torch.std_mean(torch.as_tensor(lengths).double(), correction=0))
-        if not std > 0:  # without lengths it is NaN
+        if not std > 0:  # `std` is NaN without lengths
             raise ValueError(f"lengths of the training targets must differ, got {len(lengths)} of mean {mean}")
         model: Any = name_or_model
         given = isinstance(model, PreTrainedModel)
@@ -192,7 +192,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
 
         Args:
             input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`): Inputs
-                for the sources, padded on the right; types are left out for encoders that have none.
+                for the sources, padded on the right; an encoder without token types ignores them.
             labels (`torch.Tensor` of shape `(batch_size,)`, *optional*): Lengths of the targets, in units.
 
         Returns:
@@ -220,7 +220,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
 
     @torch.no_grad()
     def predict(self, **batch) -> torch.Tensor:
-        """Predict lengths for a generator, `torch.LongTensor` of shape `(batch_size,)`; arguments as in `forward`."""
+        """Predict whole lengths, `torch.LongTensor` of shape `(batch_size,)`; the arguments are those of `forward`."""
         training = self.training
         self.eval()
         try:
@@ -229,7 +229,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             self.train(training)
 
     def max_source_length(self, tokenizer) -> int | None:
-        """Return the most source tokens, with special ones, that tokenizer and encoder allow; `None` for no limit."""
+        """Return the most source tokens, special ones too, that tokenizer and encoder allow; `None` for no limit."""
         positions = getattr(self.config.encoder, "max_position_embeddings", None)
         for name, module in self.encoder.named_modules():
             # RoBERTa and its family number positions from padding_idx + 1.
@@ -252,8 +252,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
 
         Args:
             texts (`Sequence[str]`): Sources.
-            tokenizer (`PreTrainedTokenizerBase`): The encoder's.
-            batch_size (`int`, *optional*, defaults to 64): Texts read at once; similar lengths share a batch.
+            tokenizer (`PreTrainedTokenizerBase`): The encoder's tokenizer.
+            batch_size (`int`, *optional*, defaults to 64): Texts in a batch; similar lengths share a batch.
             truncation (`bool`, *optional*, defaults to `False`): Cut texts that are too long for the encoder, instead
                 of raising `ValueError`.
             progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
@@ -285,23 +285,23 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
 
 def round_lengths(lengths: torch.Tensor) -> torch.Tensor:
     """
-    Round predicted lengths, of any shape, for a generator: to a `torch.LongTensor` of the same shape, halves to the
-    even number, from 1 to `LONGEST` - 1. Raises `ValueError` for NaN.
+    Round predicted lengths to a `torch.LongTensor` of the same shape, from 1 to `LONGEST` - 1; halves go to the even
+    number. Raises `ValueError` for NaN.
     """
     if bool(lengths.isnan().any()):
-        raise ValueError("the predictor gives NaN: its training has diverged; lower its learning rate")
+        raise ValueError("the predictor predicts NaN: its training has diverged; lower its learning rate")
     return lengths.round().clamp(1, LONGEST - 1).long()
 
 
 def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_options):
     """
-    Load a predictor, in eval mode, and its tokenizer. Raises `OSError` for an unknown name, `ValueError` if it is not
-    a predictor.
+    Load a predictor, in eval mode, and its tokenizer. Raises `OSError` for an unknown name, and `ValueError` if the
+    name is not that of a predictor.
 
     Args:
         name_or_path (`str` or `Path`): Hub name or folder.
-        subfolder (`str`, *optional*): Folder inside it; `".."` is not allowed.
-        dtype, hub_options: `revision`, `token` and others of `from_pretrained`.
+        subfolder (`str`, *optional*): Folder of the predictor inside `name_or_path`; `".."` is not allowed.
+        dtype, hub_options: Options of `from_pretrained`, such as `revision` and `token`.
     """
     register()
     inside = PureWindowsPath(subfolder)  # knows both kinds of slashes
@@ -327,7 +327,7 @@ def register() -> None:
 
 
 def _encoder_kind(config) -> tuple[Any, dict]:
-    """Return the Auto class of the encoder, and arguments that omit the pooler, which would never be trained."""
+    """Return the Auto class of the encoder, and arguments that omit the pooler, which training would not change."""
     if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING and getattr(type(config), "is_encoder_decoder", False):
         return AutoModelForTextEncoding, {}  # `AutoModel` would add T5's decoder
     classes: Any = MODEL_MAPPING[type(config)]

@@ -1,4 +1,4 @@
-"""Precomputed masks over the vocabulary, from a unit table and a constraint, for states and remaining lengths."""
+"""Precompute masks over the vocabulary from a unit table and a constraint, for each state and remaining length."""
 
 import math
 import threading
@@ -22,12 +22,12 @@ _KNOWN: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def _log_step(x: torch.Tensor) -> torch.Tensor:
-    """Return 0 for integers from 0 on and `-inf` below; adding this is faster than filling with a mask."""
+    """Return 0 for integers of at least 0, else `-inf`; adding this to scores is faster than filling with a mask."""
     return (x.float() + 1).clamp(0, 1).log()
 
 
 class Table(Protocol):
-    """The automaton of a unit: `UnitTable`, or the table of an answer behind its thoughts."""
+    """The automaton of a unit: a `UnitTable`, or the table of an answer that follows thoughts."""
 
     weights: torch.Tensor  # (S, V)
     next_state: torch.Tensor  # (S, V)
@@ -60,19 +60,19 @@ class Rules:
         column (`torch.LongTensor` of shape `(V,)`): Column of each entry.
         eos, eos_column (`torch.LongTensor` of shape `(eos,)`): EOS ids, and their columns.
         weights (`torch.IntTensor`), following (`torch.LongTensor`), `(S, C)` each: The columns of the table.
-        fits, steers, ends_within (`Rows`): Masks `(rows, V)`, 0 for allowed entries and `-inf` for others: entries
-            within the remaining units; with at least this gain; with at most this many entries before EOS.
-        last (`torch.IntTensor` of shape `(S, eos)`): Units that each EOS adds, where a text may end on it.
+        fits, steers, ends_within (`Rows`): Masks `(rows, V)`, 0 for allowed entries, `-inf` for others. They limit the
+            units of an entry, its gain from below, and the entries that must follow it before EOS.
+        last (`torch.IntTensor` of shape `(S, eos)`): Units that each EOS adds; `_NEVER` where no text may end on it.
         spread (`int`): For `"exact"`: the largest distance from a requested length down to the next possible length.
         ends (`torch.BoolTensor` of shape `(S,)`): States that a text may end in.
-        cost (`torch.IntTensor` of shape `(S, C)`): Units that an entry adds and those it makes necessary: the rest of
-            an open character, a word after a last space, an EOS that adds units. `_NEVER` for forbidden entries.
-        steps (`torch.LongTensor` of shape `(S,)`), most_steps (`int`): Entries that a state needs before EOS.
+        cost (`torch.IntTensor` of shape `(S, C)`): Units of an entry, and of all that must follow it: the rest of an
+            open character, a word after a last space, an EOS that adds units. `_NEVER` for forbidden entries.
+        steps (`torch.LongTensor` of shape `(S,)`), most_steps (`int`): Entries between a state and EOS; their maximum.
         silent (`torch.LongTensor`): Entries that add nothing, without EOS.
         pace, reach (`int`): Any `reach` units can be added in `pace` entries: n units in 1 entry if entries of 1, 2
             ... n units exist; one word in 2 entries if white space is an entry of its own.
-        gain (`torch.FloatTensor` of shape `(S, C)`): Units of an entry times `pace`, minus `reach` for each entry it
-            makes necessary.
+        gain (`torch.FloatTensor` of shape `(S, C)`): Units of an entry times `pace`, minus `reach` for each entry that
+            must follow.
     """
 
     def __init__(self, table: Table, eos: tuple[int, ...], constraint: str):
@@ -120,7 +120,7 @@ class Rules:
         return torch.zeros_like(self.weights[0], dtype=torch.bool).index_fill(0, self.eos_column, True)  # (C,)
 
     def _last(self, allowed, silent) -> torch.Tensor:
-        """Return the units that each EOS adds last, `(S, eos)`; `_NEVER` where no text may end on it."""
+        """Return the units that each EOS adds, `(S, eos)`; `_NEVER` where no text may end on this EOS."""
         may_end = allowed[:, silent].any(dim=1) if bool(silent.any()) else torch.ones_like(allowed[:, 0])  # (S,)
         first = allowed[:, self.eos_column]
         # An EOS that is white space ends no text, since decoding strips it.
@@ -142,9 +142,9 @@ class Rules:
 
     def _best(self) -> tuple[torch.Tensor, int]:
         """
-        Return the best number of units for each limit: the most units, up to the limit, of a text from each state that
-        ends with EOS; `-_NEVER` if there is none. The numbers repeat with a period (1 if all large numbers are
-        possible), so a table of the first limits is enough: `(S, N)`.
+        Return for each state and limit, `(S, N)`, the most units up to the limit that a text can still add before it
+        ends with EOS; `-_NEVER` if no text can end. The numbers repeat with a period (1 if all large numbers are
+        possible), so a table of the first limits is enough. Return also the period.
         """
         can, period = self._writable()
         count = len(self.weights)
@@ -157,12 +157,12 @@ class Rules:
 
     def _writable(self) -> tuple[list[int], int]:
         """
-        Return for each number of units the states that can produce it, as bits of an integer; and the period.
+        Return for each number of units the states that can still add it, as bits of an integer; and the period.
 
         This is a dynamic program over the number of units, as in the coin problem, with the states as bits. It stops
         when the window of the last numbers, on which the next number depends, repeats.
 
-        Example: entries of 4 and 6 units and an EOS of none, so every second number but 2 can be produced.
+        Example: with entries of 4 and 6 units, and an EOS of 0, every even number except 2 is possible.
 
         ```python
         >>> import torch
@@ -251,7 +251,7 @@ class Rules:
         return self._leading(key % len(self.weights), remaining, key // len(self.weights))[:, self.column]
 
     def _leading(self, state, remaining, slack):
-        """Return which columns lead to `remaining` units or up to `slack` fewer, or to the most that is possible."""
+        """Return the mask of columns that lead to `remaining` units, or up to `slack` fewer, or else to the most."""
         most = self._most(state, remaining)  # (keys,)
         least = torch.minimum(most, remaining - slack).clamp(min=0).unsqueeze(1)
         after = remaining.unsqueeze(1) - self.weights[state]  # (keys, C)
@@ -263,8 +263,8 @@ class Rules:
 
     def fits_window(self, state, remaining, slack):
         """
-        Return the `fits` mask for a window, from `slack` units below the remaining ones up to these, `(rows,)` each;
-        `slack` is None without a window.
+        Return the `fits` mask for a window, from `remaining - slack` to `remaining` units, `(rows,)` each; `slack` is
+        None without a window.
 
         The allowed entries depend on the slack only up to `spread`, so windows share the rows of exact lengths. EOS
         depends on the full slack.
@@ -294,8 +294,8 @@ class Rows:
     """
     A cache of rows `(V,)` for pairs of a state and a number; the pairs are few, so each row is computed once.
 
-    A number below `low` counts as `low`. A number above `high` counts as the number among the last `period` ones that
-    it repeats.
+    A number below `low` has the row of `low`. A number above `high` has the row of one of the last `period` numbers,
+    because the rows repeat.
     """
 
     def __init__(self, make, low: int, high: int, period: int = 1):
@@ -305,7 +305,7 @@ class Rows:
         self.keys = self.slot = torch.empty(0, dtype=torch.long)  # sorted keys of the computed rows, and their places
 
     def __call__(self, state: torch.Tensor, number: torch.Tensor, scores: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the rows, `(rows, V)`; with `scores (rows, V)`, return the scores with the rows added."""
+        """Return the rows of pairs of state and number, `(rows, V)`; or add these to `scores (rows, V)`, in place."""
         first = self.high - self.period + 1
         if self.period > 1:
             number = torch.where(number > first, first + (number - first) % self.period, number)

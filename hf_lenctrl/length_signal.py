@@ -1,4 +1,4 @@
-"""The length signal that a decoder gets beside its tokens: an encoding of progress and length, and its modules."""
+"""The length signal that is added to a decoder's token embeddings: the encoding of progress and length."""
 
 import logging
 import sys
@@ -20,13 +20,13 @@ from .shards import check_shards
 
 logger = logging.getLogger(__name__)
 
-# The modules of length control. An adapter trains them too; otherwise a new projection would stay zero, and the length
-# would have no effect.
+# The modules of length control. An adapter must train them; otherwise a new projection stays zero, and the length has
+# no effect.
 LENGTH_MODULES = ["length_projection", "length_embedding", "length_out"]
 
 
 class LengthProjection(nn.Linear):
-    """Linear layer from the length encoding to a pretrained decoder; zero at first, so the decoder is unchanged."""
+    """Linear layer from the length encoding to a pretrained decoder; it starts at zero, so that nothing changes."""
 
 
 class EncoderLengthEmbedding(nn.Embedding):
@@ -39,20 +39,20 @@ class EncoderLengthEmbedding(nn.Embedding):
 
 def tell_peft(config) -> None:
     """
-    Tell PEFT the target modules of a model type, if a script has imported PEFT: the attention's queries and values, as
-    PEFT has for BART and T5, and the modules of length control, which an adapter then trains and saves.
+    Register the default target modules of a model type in PEFT, if a script has imported PEFT: queries and values of
+    attention, like for BART and T5, and the modules of length control, which an adapter then trains and saves.
     """
     peft = sys.modules.get("peft.utils")
     if peft is not None:
         attention = ["q", "v"] if hasattr(config, "relative_attention_num_buckets") else ["q_proj", "v_proj"]
         targets = peft.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
-        inner = getattr(config, "text_config", None)  # a model in a wrapper has its own
+        inner = getattr(config, "text_config", None)  # PEFT may know the target modules of the inner model
         attention = targets.get(getattr(inner, "model_type", None), attention)
         targets.setdefault(config.model_type, [*attention, *LENGTH_MODULES])
 
 
 def init_length_weights(module: nn.Module, config) -> None:
-    """Initialize a module of length control; `init` does not change loaded weights."""
+    """Initialize the weights of a module of length control, except weights that were loaded."""
     if isinstance(module, UnitTable):  # a new model, or a checkpoint without a table
         table = UnitTable.from_config(config, module.weights.shape[1])
         init.copy_(module.weights, table.weights)
@@ -66,21 +66,21 @@ def init_length_weights(module: nn.Module, config) -> None:
 
 @torch.no_grad()
 def fill_positions(module: Any, config) -> None:
-    """Fill the sinusoidal positions of Marian and Pegasus with fairseq's values, if `config.sinusoids` says so."""
+    """Fill the sinusoidal positions of Marian and Pegasus with fairseq's values, if `config.sinusoids="fairseq"`."""
     if config.sinusoids == "fairseq" and hasattr(module, "create_weight"):
         rows, dim = module.weight.shape
         module.weight.copy_(fairseq_sinusoidal(torch.arange(rows, device=module.weight.device) + 2, dim))
 
 
 def refuse_dora(module: Any) -> None:
-    """Raise `ValueError` if DoRA adapts a module that is zero: it divides by the norm, and the loss is NaN."""
+    """Raise `ValueError` if DoRA adapts a module of zeros: DoRA divides by its norm, so the loss would be NaN."""
     if any(getattr(module, "use_dora", {}).values()) and not bool(module.weight.any()):
         names = f"exclude_modules={LENGTH_MODULES}, modules_to_save={LENGTH_MODULES}"
         raise ValueError(f"DoRA divides by the norm of modules at zero; pass LoraConfig(use_dora=True, {names})")
 
 
 def refuse_frozen(module: nn.Module, name: str) -> None:
-    """Raise `ValueError` if training starts with a module frozen at zero, for example if an adapter omits it."""
+    """Raise `ValueError` if a module is frozen at zero in training, for example because an adapter omits it."""
     learns = any(p.requires_grad for p in module.parameters())
     if learns or not module.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return
@@ -90,7 +90,7 @@ def refuse_frozen(module: nn.Module, name: str) -> None:
 
 
 def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> None:
-    """Warn if lengths in training, `(batch_size,)`, are far from the labels': a stock collator may pass a column."""
+    """Warn if training lengths, `(batch_size,)`, are far from the counted ones: a stock collator may pass a column."""
     several = length.shape == counted.shape and len(length) > 1
     if several and length.all() and (2 * (length - counted).abs() > counted).all():  # 0 means no length
         logger.warning(
@@ -102,10 +102,10 @@ def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> No
 
 def required_length(length, config, rows: torch.Tensor, training: bool) -> torch.Tensor:
     """
-    Return the required length of each row, `(batch_size,)`: the call's, else the configuration's default; 0 for none.
+    Return the length of each row, `(batch_size,)`: from the call, else the configuration's default, else 0 for no
+    length.
 
-    Raises:
-        `ValueError`: without a length. In training the default does not count, because each row has its own length.
+    Raises: `ValueError`: without a length. In training the default is not used, because each row has its own length.
     """
     if length is None and training:
         raise ValueError(
@@ -119,7 +119,7 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
 
 
 class LengthSignal:
-    """Mixin of a decoder: the unit table, and the parameters that encode progress and length."""
+    """Mixin of a decoder: holds the unit table and the modules that encode progress and length."""
 
     def add_length_signal(self: Any) -> None:
         """Add the modules that the decoder's configuration requires."""
@@ -132,15 +132,15 @@ class LengthSignal:
             self.length_embedding = table(config.learned_lengths, dim)
 
     def resize_unit_table(self: Any) -> None:
-        """Resize the unit table to the size of the embedding; new entries are as in `UnitTable.from_config`."""
+        """Resize the unit table to the size of the embedding; `UnitTable.from_config` gives the new entries."""
         size = self.embed_tokens.num_embeddings
         if self.unit_table.weights.shape[1] != size:
             self.unit_table = self.unit_table.resized(size, self.config)
 
     def count_progress(self: Any, input_ids: torch.Tensor | None, cache=None) -> torch.Tensor:
         """
-        Count the progress from the whole sequence: the units produced before each prediction, `(batch_size,
-        sequence_length)`. Raises `ValueError` without ids, and with only the last ids of a cached sequence.
+        Count the progress from the ids of the whole sequence: the units produced before each prediction, `(batch_size,
+        sequence_length)`. Raises `ValueError` without ids, or if the cache holds earlier ids.
         """
         if input_ids is not None and (cache is None or cache.get_seq_length() == 0):
             return self.units_written(input_ids)
@@ -148,7 +148,7 @@ class LengthSignal:
         raise ValueError(f"progress cannot be counted from {given}; pass progress=, or call generate()")
 
     def units_written(self: Any, input_ids: torch.Tensor) -> torch.Tensor:
-        """Return the units produced, `UnitTable.progress`, on the device of the ids; the table may be on another."""
+        """Return `UnitTable.progress` on the device of the ids; the table may be on another device."""
         table = self.unit_table
         return table.progress(input_ids.to(table.weights.device)).to(input_ids.device)
 
@@ -158,7 +158,7 @@ class LengthSignal:
 
         Args:
             embeds (`torch.Tensor` of shape `(batch_size, sequence_length, d_model)`): Token embeddings.
-            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Not read by `"scale"`.
+            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): The progress; `"scale"` ignores it.
             lengths (`torch.LongTensor` of shape `(batch_size,)` or `(batch_size, sequence_length)`): Requested units;
                 0 does not change the embeddings (`length_optional`).
         """
@@ -174,7 +174,7 @@ class LengthSignal:
             encoding = projection(encoding.to(projection.weight.dtype))
         if self.config.length_optional:
             encoding = encoding * (lengths > 0).unsqueeze(2)
-        # Marian's decoder multiplies its `inputs_embeds` by embed_scale; BART's has done so in embed_tokens.
+        # Marian's decoder multiplies its `inputs_embeds` by embed_scale; in BART, embed_tokens has done so.
         return embeds + (encoding / getattr(self, "embed_scale", 1.0)).to(embeds)
 
     def encode_length(self: Any, progress: torch.Tensor, lengths: torch.Tensor, dim: int) -> torch.Tensor:
@@ -192,47 +192,47 @@ _OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token"
 
 
 class StoresUnitTable:
-    """Mixin of a model that saves a unit table, in the unit that its configuration names."""
+    """Mixin of a model that saves a unit table with its weights; its configuration names the unit."""
 
     config: PreTrainedConfig
-    # The package sets this; in a checkpoint's own code transformers loads adapters.
+    # The package sets this function. Without the package, transformers loads adapters.
     _from_adapter: Callable[..., Any] | None = None
 
     def _counting_part(self: Any) -> Any:
-        """Return the part that counts: the decoder, or a causal model itself."""
+        """Return the part of the model that has the unit table: the decoder, or a causal model itself."""
         return self.get_decoder() if self.config.is_encoder_decoder else self
 
     @property
     def unit_table(self) -> UnitTable:
-        """Units that each entry of the vocabulary adds; `unit_table.count(ids)` measures outputs."""
+        """Return the table of the units that each vocabulary entry adds; `unit_table.count(ids)` measures outputs."""
         return self._counting_part()._modules["unit_table"]
 
     def set_unit_table(self, tokenizer, *, cost: Unit | Callable[[str], int] | None = None) -> None:
         """
-        Set the unit table for the decoder's vocabulary; it is saved with the model. `length_unit="cost"` needs a
-        `cost`, see `UnitTable.from_tokenizer`; a saved model counts it without the function. Raises `ValueError` if
-        the tokenizer's vocabulary is not the decoder's, or cannot be counted in its unit.
+        Build and set the unit table for the decoder's vocabulary; it is saved with the model. `length_unit="cost"`
+        needs a `cost`, see `UnitTable.from_tokenizer`; a loaded model needs no `cost`. Raises `ValueError` if the
+        tokenizer does not match the decoder, or cannot be counted in the unit.
         """
-        part, old = self._counting_part(), self.unit_table.weights  # as large as the embedding, or as its adapter
+        part, old = self._counting_part(), self.unit_table.weights  # its size is that of the embedding
         table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.device)
         part.unit_table = table.padded(old.shape[1])
-        self.config.unit_states = part.config.unit_states = table.states  # T5's parts have copies
+        self.config.unit_states = part.config.unit_states = table.states  # T5's parts have copies of the configuration
 
     def make_length_optional(self) -> None:
         """
-        Make the length optional, for a model that is trained on rows without a length (`no_length_share` of the
-        collator). Raises `ValueError` for a model that gets the length in another way than by its embeddings.
+        Set `length_optional`, for a model that will also be trained on rows without a length (`no_length_share` of the
+        collator). Raises `ValueError` for a model that reads the length elsewhere than in its decoder embeddings.
         """
-        for config in (self.config, self._counting_part().config):  # T5's parts have copies
+        for config in (self.config, self._counting_part().config):  # T5's parts have copies of the configuration
             config.length_optional = True
             config.validate_length_control()
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
         """
-        Load a model, as the base class does. If `length_unit` is not the checkpoint's, the table is built again from
-        the tokenizer in the same folder; raises `ValueError` if there is none. An adapter is loaded with its base, and
-        merged into it.
+        Load a model, as the base class does. If `length_unit` differs from the checkpoint's unit, build the table
+        again from the tokenizer in the same folder; raise `ValueError` if there is no tokenizer. Load an adapter with
+        its base, and merge it into the base.
         """
         check_shards(pretrained_model_name_or_path, kwargs.get("subfolder"))
         if cls._from_adapter is not None:
@@ -263,24 +263,24 @@ class StoresUnitTable:
         return loaded
 
     def save_pretrained(self: Any, *args, **kwargs):
-        """Save the model, as the base class does; the configuration names the unit of the table, and the pipeline."""
+        """Save the model, as the base class does; raise `ValueError` if the table counts another unit."""
         counted, unit = self.unit_table.unit, self.config.length_unit
         if counted != unit:
             call = "call model.set_unit_table(tokenizer) before saving"
             raise ValueError(f"config.length_unit={unit!r}, but the model's table counts {counted}s; {call}")
         vars(self.config).pop("custom_pipelines", None)
-        if self._auto_class is not None and self.can_generate():  # the checkpoint gets the code of the class
+        if self._auto_class is not None and self.can_generate():  # the checkpoint gets the code of the pipeline too
             self.config.custom_pipelines = custom_pipelines(self._auto_class)
         return super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
 
 class CountsLabels(StoresUnitTable):
-    """Mixin of an encoder-decoder: the lengths of a call that gives none."""
+    """Mixin of an encoder-decoder: counts the lengths of a call that passes no length."""
 
     _checked_lengths = False  # whether the lengths of the first training batch were checked
 
     def count_labels(self: Any, labels: torch.Tensor) -> torch.Tensor:
-        """Count the units of each row of `labels (batch_size, target_sequence_length)`, -100 for padding; never 0."""
+        """Count the units of each row of `labels (batch_size, target_sequence_length)`; raise `ValueError` for 0."""
         ids = labels.masked_fill(labels == -100, self.config.pad_token_id)
         length = self._counting_part().units_written(ids)[:, -1].contiguous()
         if not torch.compiler.is_compiling() and bool((length < 1).any()):
@@ -290,9 +290,9 @@ class CountsLabels(StoresUnitTable):
 
     def _length_of_rows(self: Any, labels, decoder_input_ids):
         """
-        Return the length of each row, for a call without a length: counted from the labels (Takase & Okazaki 2019,
-        section 3.1); in training without labels, which label smoothing removes, from the decoder's ids; else the
-        default.
+        Return the length of each row, for a call without a length. Count it from the labels (Takase & Okazaki 2019,
+        section 3.1); in training without labels, which label smoothing removes, from the decoder's ids. Otherwise
+        return the default.
         """
         ids = decoder_input_ids if labels is None and self.training else labels
         if not self.config.length_controlled or ids is None and self.training:
@@ -300,7 +300,7 @@ class CountsLabels(StoresUnitTable):
         return self.config.length if ids is None else self.count_labels(ids)
 
     def _check_lengths(self: Any, length, ids: torch.Tensor | None) -> None:
-        """Warn, once, of training lengths that are far from the labels': the stock collator may pass a column."""
+        """Warn once if training lengths are far from the labels' lengths: a stock collator may pass another column."""
         if (
             self._checked_lengths
             or ids is None

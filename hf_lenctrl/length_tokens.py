@@ -15,7 +15,7 @@ _RATIO_TOKENS = ("<short>", "<normal>", "<long>")
 @dataclass(frozen=True)
 class LengthTokens:
     """
-    Length classes of outputs, with a token for each class, which precedes the source.
+    Classes of output lengths. Each class has a token, which is put before the source.
 
     `"ratio"`: short, normal and long, by the ratio of target and source length (Lakew et al. 2019).
     `"bins"`: ranges of the target length (Fan et al. 2018). The limits are quantiles of the training data, so
@@ -24,7 +24,7 @@ class LengthTokens:
     Args:
         kind (`str`): `"ratio"` or `"bins"`.
         thresholds (`tuple[float, ...]`): Ascending upper limits of all classes but the last: ratios, or units.
-            A value that equals a limit belongs to the class below it.
+            A value that equals a limit belongs to the lower class.
 
     Raises:
         `ValueError`: for an unknown kind, or thresholds that do not ascend or, for ratios, are not two.
@@ -58,8 +58,8 @@ class LengthTokens:
         cls, kind: str, source_lengths: Sequence[int], target_lengths: Sequence[int], *, bins: int = 10
     ) -> "LengthTokens":
         """
-        Fit thresholds to the lengths of training pairs, in one unit: terciles for `"ratio"`, `bins` ranges for
-        `"bins"`, fewer if many targets have the same length. Raises `ValueError` for pairs that are too similar for
+        Fit thresholds to the lengths of training pairs, in one unit. `"ratio"` has terciles; `"bins"` has `bins`
+        ranges, or fewer if many targets have the same length. Raises `ValueError` if the pairs are too similar for
         several classes.
         """
         values: list[float] = sorted(
@@ -79,7 +79,7 @@ class LengthTokens:
 
     @property
     def tokens(self) -> list[str]:
-        """Tokens of the classes, the shortest class first."""
+        """Return the tokens of the classes, the shortest class first."""
         if self.kind == "ratio":
             return list(_RATIO_TOKENS)
         return [f"<len_{i}>" for i in range(len(self.thresholds) + 1)]
@@ -95,8 +95,8 @@ class LengthTokens:
 
     def add_to(self, tokenizer) -> None:
         """
-        Add the tokens to the tokenizer, if it lacks them; they count no units. Raises `ValueError` if the tokenizer
-        has a separate target vocabulary that is larger than the source vocabulary.
+        Add the tokens to a tokenizer that lacks them, as special tokens of 0 units. Raises `ValueError` if the
+        tokenizer has a separate target vocabulary that is larger than the source vocabulary.
         """
         missing = [token for token in self.tokens if token not in tokenizer.get_vocab()]
         if missing and getattr(tokenizer, "separate_vocabs", False):

@@ -36,14 +36,14 @@ def check_unit(option: str, unit, known: Sequence[str] = LENGTH_UNITS) -> None:
 
 
 def as_unit(unit: str | Unit | Callable[[str], int]) -> str | Unit:
-    """Return a unit: a name or a `Unit` as it is, a function as the cost that it counts."""
+    """Return a name or a `Unit` unchanged, and a function as a `Cost`."""
     return unit if isinstance(unit, str | Unit) else Cost(unit)
 
 
 def load_unit(name: str) -> str | Unit:
     """
-    Return the unit that a command line names: one of `LENGTH_UNITS`, or `"module:name"` of a `Unit` or of a cost in a
-    module that can be imported. Raises `ValueError` for another name.
+    Return the unit of a name on a command line: one of `LENGTH_UNITS`, or `"module:name"`, a `Unit` or a cost function
+    `name` in a module that Python can import. Raises `ValueError` for another name.
     """
     module, _, attribute = name.partition(":")
     if not attribute:
@@ -83,14 +83,14 @@ def count_units(text: str, unit: str | Unit) -> int:
 
 
 def counter_of(unit: str | Unit) -> Callable[[str], int]:
-    """Return the function that counts a text in a unit, but not in tokens."""
+    """Return the function that counts the units of a text; there is none for tokens."""
     return unit.count if isinstance(unit, Unit) else _COUNTED.get(unit) or unit_of(unit).count
 
 
 def count_texts(tokenizer, texts: Sequence[str], unit: str | Unit, *, target: bool = False) -> list[int]:
     """
-    Count the units of each text, in one of `LENGTH_UNITS` or in a `Unit`. Tokens are those of the source side, or with
-    `target` of the target side, without special tokens.
+    Count the units of each text, in one of `LENGTH_UNITS` or in a `Unit`. The tokenizer splits tokens as in a source,
+    or with `target` as in a target; special tokens do not count.
     """
     if unit != "token":
         check_unit("unit of a text", unit, LENGTH_UNITS[1:])
@@ -109,7 +109,7 @@ def check_texts(texts: Sequence[str], name: str = "input") -> None:
 
 
 def check_sources(texts: Sequence[str]) -> None:
-    """Raise `TypeError` for the first of `texts` that is not a `str`, `ValueError` for one with half a character."""
+    """Raise `TypeError` for the first of `texts` that is not a `str`, `ValueError` for one with a lone surrogate."""
     check_texts(texts)
     for i, text in enumerate(texts):
         try:
@@ -130,7 +130,7 @@ class UnitTable(nn.Module):
     Args:
         unit (`str`): One of `LENGTH_UNITS`, or `"cost"`.
         weights (`torch.IntTensor` of shape `(states, vocab_size)`): Units; `~units`, below 0, if the text would be
-            invalid behind the entry (a character cut in two, a last space that decoding strips).
+            invalid after the entry (a character cut in two, a last space that decoding strips).
         next_state (`torch.ByteTensor` of shape `(states, vocab_size)`, *optional*): All 0 by default.
     """
 
@@ -150,7 +150,7 @@ class UnitTable(nn.Module):
 
     @classmethod
     def from_config(cls, config, vocab_size: int) -> "UnitTable":
-        """Build a table without a tokenizer: 1 for all ids except special ones; unfilled for units but tokens."""
+        """Build a table without a tokenizer: for tokens, 1 for all ids but special ids; for other units, unfilled."""
         shape = (getattr(config, "unit_states", 1), vocab_size)
         if config.length_unit != "token":
             return cls(config.length_unit, torch.full(shape, NOT_FILLED), torch.full(shape, NO_STATE))
@@ -177,18 +177,18 @@ class UnitTable(nn.Module):
         Args:
             tokenizer (`PreTrainedTokenizerBase`): The tokenizer; for units other than tokens it must decode byte-level
                 BPE (BART), SentencePiece (Marian, mBART, T5, Pegasus, M2M100, NLLB) or WordPiece (BERT).
-            unit (`str` or `Unit`, *optional*): One of `LENGTH_UNITS`, or a unit of your own, as `cost`.
+            unit (`str` or `Unit`, *optional*): One of `LENGTH_UNITS`, or a unit of your own, see `cost`.
             cost (`Unit` or `Callable[[str], int]`, *optional*): Instead of a unit, one of your own, or any cost of a
                 text that is the sum of the costs of its characters, integers from 0 to 1024. The table's unit is then
                 `"cost"`.
 
-        A table that `save_unit_table` saved beside the tokenizer is read.
+        If `save_unit_table` saved this table next to the tokenizer, the table is loaded instead.
 
-        If entries split characters (byte-level BPE), a character counts at its first byte as a `"character"` and at
-        its last byte in units that are machines over characters: `"width"` and those behind it, and a `cost`.
+        If entries split characters (byte-level BPE), a character counts at its first byte in the unit `"character"`.
+        It counts at its last byte in units that are automata over characters: a `cost`, `"width"` and later ones.
 
         Raises:
-            `TypeError`, `ValueError`: for an unknown unit, a tokenizer whose text is not the sum of its pieces, a cost
+            `TypeError`, `ValueError`: for an unknown unit; a tokenizer whose text is not the sum of its pieces; a cost
                 that does not add up, is not an integer, is below 0, or is 0 for every entry.
             `ImportError`: for `"width"` without the package `wcwidth`.
         """
@@ -222,8 +222,8 @@ class UnitTable(nn.Module):
     def progress(self, ids: torch.Tensor) -> torch.Tensor:
         """
         Return the progress: the units produced up to and including each position, for `ids` and a result of shape
-        `(batch_size, sequence_length)`. A decoder that reads `ids` gets it before it predicts. The last column is the
-        count of the whole row.
+        `(batch_size, sequence_length)`. The decoder position that reads an id gets the progress after this id. The
+        last column is the count of the whole row.
         """
         self.require_filled()
         if self.states == 1:
@@ -239,8 +239,8 @@ class UnitTable(nn.Module):
 
     def count_and_state(self, ids: torch.Tensor, prompt: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return the units of each row and its last state, `(batch_size,)` each; 0 and the start without ids. The first
-        `prompt` ids of a row do not count.
+        Return the units of each row and its last state, `(batch_size,)` each; 0 and the start state without ids. The
+        first `prompt` ids of a row do not count.
         """
         self.require_filled()
         ids = ids[:, prompt:]
@@ -272,13 +272,13 @@ class UnitTable(nn.Module):
         started = self._started_before(ids)
         if count == 2:
             return (started | (following[0, ids] != 0)).long()
-        # An entry that adds text sets the state, whatever it was, except for the missing bytes of a character. From
-        # any start, three rounds pass on the four bytes of a character. Words also need the bytes of the character
-        # before, which may be white space, and the first byte of this one. Special tokens keep the state. In other
-        # units the state may depend on all of the text, as half a flag does.
+        # The state after an entry with text does not depend on earlier entries, except for the bytes of an incomplete
+        # character. So three rounds are enough for the four bytes of a character. Words also need the bytes of the
+        # character before, which may be white space, and the first byte of this one. Special tokens keep the state. In
+        # other units the state may depend on the whole text, like half a flag.
         known_rounds = {"character": 3, "byte": 3, "word": 7}.get(self.unit)
         rounds = ids.shape[1] if known_rounds is None else 1 if count == 3 else known_rounds
-        # Only a special token keeps the start too: a combining mark may keep the other two states.
+        # Only a special token keeps the start state; a combining mark may keep the other two states.
         silent = (following[0, ids] == 0) & (following[1, ids] == 1) & (following[2, ids] == 2)  # (B, T)
         position = torch.arange(ids.shape[1], device=ids.device)
         last = torch.where(silent, 0, position).cummax(-1).values  # (B, T) the last entry with text, up to here
@@ -296,7 +296,7 @@ class UnitTable(nn.Module):
         return starts.cumsum(-1) > starts  # (B, T)
 
     def require_filled(self) -> None:
-        """Raise `ValueError` if the table waits for a tokenizer."""
+        """Raise `ValueError` if the table is not filled yet, see `set_unit_table`."""
         if not self._filled and not torch.compiler.is_compiling():
             if bool((self.weights == NOT_FILLED).any() | (self.next_state == NO_STATE).any()):
                 call = "call model.set_unit_table(tokenizer)"
@@ -304,7 +304,7 @@ class UnitTable(nn.Module):
             self._filled = True
 
     def resized(self, vocab_size: int, config) -> "UnitTable":
-        """Return the table resized to another number of entries; new ones are as in `from_config`."""
+        """Return the table resized to another number of entries; `from_config` gives the new entries."""
         new = UnitTable.from_config(config, vocab_size).to(self.weights.device)
         kept = min(vocab_size, self.weights.shape[1])
         new.weights[:, :kept] = self.weights[:, :kept]
@@ -313,9 +313,9 @@ class UnitTable(nn.Module):
 
     def padded(self, vocab_size: int) -> "UnitTable":
         """
-        Return the table padded for an embedding that is larger than the tokenizer's vocabulary; no output holds the
-        added entries. Raises `ValueError` if the embedding is smaller, or larger by more than padding explains (Qwen's
-        has 271 more).
+        Return the table padded to the size of an embedding that is larger than the tokenizer's vocabulary; no output
+        has the added entries. Raises `ValueError` if the embedding is smaller, or larger by more than 511 (Qwen's is
+        larger by 271).
         """
         entries = self.weights.shape[1]
         if not entries <= vocab_size < entries + 512:
@@ -339,17 +339,17 @@ class UnitTable(nn.Module):
 
 def save_unit_table(tokenizer, unit: str) -> Path:
     """
-    Save the table of a unit beside its tokenizer, and return the file, `unit_tables/<unit>.safetensors`. Then
-    `UnitTable.from_tokenizer`, the pipeline and vLLM read it, if it was made from the same vocabulary with the same
-    versions of the packages that count. Else they warn, and build the table again. Large vocabularies need this.
+    Save the table of a unit next to its tokenizer, and return the file, `unit_tables/<unit>.safetensors`. Then
+    `UnitTable.from_tokenizer`, the pipeline and vLLM load it, if the vocabulary and the versions of the packages that
+    count are the same. Otherwise they warn, and build the table again. Use it for large vocabularies, to save time.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): A tokenizer that was loaded from a folder, or by its name on the Hub:
             then the file is in the cache of the Hub.
-        unit (`str`): One of `LENGTH_UNITS`; only a unit with a name is known again.
+        unit (`str`): One of `LENGTH_UNITS`, because a file can be found again only by a name.
 
     Raises:
-        `ValueError`: for a tokenizer without a folder, and as `UnitTable.from_tokenizer`.
+        `ValueError`: for a tokenizer without a folder; also the errors of `UnitTable.from_tokenizer`.
     """
     check_name("unit of a saved table", unit, LENGTH_UNITS)
     table = UnitTable.from_tokenizer(tokenizer, unit)
@@ -358,9 +358,9 @@ def save_unit_table(tokenizer, unit: str) -> Path:
 
 class RunningCount:
     """
-    A counter of the rows of a search, which get one entry in each step. It keeps the rows of the last step, so that a
-    step does not take longer the more is written. Rows are known by their ids, because beam search changes their
-    order; if a row is new, all are counted from the start.
+    A counter of the units of the rows of a search, which gets one more entry for each row in a step. It keeps the rows
+    of the last step, so the time of a step does not grow with the text. It identifies a row by its ids, because beam
+    search reorders rows. If a row is unknown, it counts all rows from the start.
 
     Args:
         counter (`UnitTable` or `Thoughts`): It counts the rows.
@@ -372,7 +372,7 @@ class RunningCount:
         self._kept: tuple[torch.Tensor, ...] | None = None  # ids (rows, T), units and states (rows,)
 
     def __call__(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return units and last state of each row, `(rows,)`, as `counter.count_and_state(ids, prompt_length)`."""
+        """Return the units and the last state of each row, `(rows,)`, like `counter.count_and_state`."""
         kept = self._kept
         if kept is not None and torch.equal(kept[0], ids):
             return kept[1], kept[2]
@@ -386,7 +386,7 @@ class RunningCount:
 
 
 def places_among(known: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
-    """Return the place among the known rows of each of `rows (rows, T)`, `(rows,)`; `None` if one is missing."""
+    """Return for each of `rows (rows, T)` its index in the `known` rows, `(rows,)`; `None` if one is missing."""
     if rows.shape[1] != known.shape[1]:
         return None
     if torch.equal(rows, known):
@@ -397,7 +397,7 @@ def places_among(known: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None
 
 
 def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows: int = 100) -> None:
-    """Check the table: count random rows of entries, and compare with their decoded texts."""
+    """Raise `ValueError` if the counts of random rows of entries differ from those of the decoded texts."""
     draw, tokenizer = random.Random(0), vocabulary.tokenizer
     weights, following = table.weights, table.next_state
     eos = next(iter(vocabulary.special), None)
@@ -411,7 +411,7 @@ def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows
                 ids.append(i)
                 count, state = count + units, int(following[state, i])
         if eos is not None and weights[state, eos] < 0:
-            continue  # the row ends within a character, or on white space that is stripped
+            continue  # the row ends inside a character, or with white space that decoding strips
         text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         if count != counted(text):
             pieces = f"{tokenizer.convert_ids_to_tokens(ids)} decodes to {text!r}, {counted(text)} {table.unit}s"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 OPTIONS = ("length", "length_constraint", "length_tolerance")  # options of a call and of configurations
 LENGTH_CONSTRAINTS = ("max", "exact", "min")
-_MOST = 4  # times the length that `"min"` allows, so that a text ends
+_MOST = 4  # an output with `"min"` has at most this many times the length, so that it ends
 LONGEST = 10**7  # no model produces more units; sums stay far from overflow
 
 
@@ -32,13 +32,13 @@ def is_integer(value) -> "TypeIs[int]":
 
 
 def check_name(option: str, name, known) -> None:
-    """Raise `ValueError` unless `name` is one of the `known` ones."""
+    """Raise `ValueError` unless `name` is one of the `known` names."""
     if name not in known:
         raise ValueError(f"{option} must be one of {', '.join(known)}, got {name!r}")
 
 
 def check_length(length) -> None:
-    """Raise unless `length` is an integer from 1 to `LONGEST` - 1."""
+    """Raise `TypeError` or `ValueError` unless `length` is an integer from 1 to `LONGEST` - 1."""
     if not is_integer(length):
         raise TypeError(f"length must be an int of at least 1, got {length!r} ({type(length).__name__})")
     if not 1 <= length < LONGEST:
@@ -46,21 +46,21 @@ def check_length(length) -> None:
 
 
 def check_constraint(constraint) -> None:
-    """Raise unless `constraint` is None or one of `LENGTH_CONSTRAINTS`."""
+    """Raise `ValueError` unless `constraint` is None or one of `LENGTH_CONSTRAINTS`."""
     if constraint not in (None, *LENGTH_CONSTRAINTS):
         rule = "'max' (never longer), 'exact', 'min' (never shorter) or None"
         raise ValueError(f"length_constraint must be {rule}, got {constraint!r}")
 
 
 def share_of(length: int, share: float) -> Fraction:
-    """Return a share of a length exactly, from the decimal form of the number: 0.1 is a tenth."""
+    """Return a share of a length as an exact fraction: the share 0.1 is one tenth, not the nearest binary number."""
     return Fraction(str(float(share))) * length
 
 
 def check_tolerance(tolerance, constraint) -> None:
     """
-    Raise unless `tolerance` is None or goes with `"exact"`: units (an `int` from 0), a share of the length (a `float`
-    from 0 to under 1), a pair of them in a tuple, below and above, or a list with one of these for each row.
+    Raise if `tolerance` is invalid, or not None without the constraint `"exact"`. Valid are units (an `int` from 0), a
+    share of the length (a `float` from 0 to under 1), a pair of these, or a list with one item for each row.
     """
     if tolerance is None:
         return
@@ -75,7 +75,7 @@ def check_tolerance(tolerance, constraint) -> None:
 
 
 def parse_tolerance(words: Sequence[str]):
-    """Parse a tolerance from words of a command line: `4` units, a share `0.1`, or two of them, below and above."""
+    """Parse a tolerance from the words of a command line: units (`4`), a share (`0.1`), or two, below and above."""
     sides = tuple(int(word) if word.isdecimal() else float(word) for word in words)
     tolerance = sides[0] if len(sides) == 1 else sides
     check_tolerance(tolerance, "exact")
@@ -83,13 +83,13 @@ def parse_tolerance(words: Sequence[str]):
 
 
 def window_in(options) -> dict[str, Any]:
-    """Return the window in a configuration or in options, `{"tolerance": 4}`; empty if they have none."""
+    """Return the window of a configuration or of options as `{"tolerance": 4}`; empty if it has no window."""
     tolerance = getattr(options, "length_tolerance", None)
     return {} if tolerance is None else {"tolerance": tolerance}
 
 
 def units_of(length: int, side: int | float) -> int:
-    """Return the units of one side of a window, which is in units or a share of the length."""
+    """Return one side of a window in units; `side` is a number of units, or a share of the length."""
     if isinstance(side, float):
         return max(1, math.floor(share_of(length, side))) if side else 0
     return side
@@ -101,7 +101,7 @@ def window_of(lengths: Sequence[int], tolerance, constraint: str | None = "exact
     tolerance. Raises `ValueError` for a list of tolerances of another size.
 
     Shares are rounded down: 0.1 of 36 is 3 units, and the window is 33 to 39. A share above 0 is at least one unit. No
-    window goes below 1. The window of the constraint `"min"` begins at the length, and ends at four times as much.
+    window goes below 1. The window of the constraint `"min"` begins at the length, and ends at four times the length.
 
     Example:
 
@@ -129,10 +129,10 @@ def window_of(lengths: Sequence[int], tolerance, constraint: str | None = "exact
 @dataclass(frozen=True)
 class Target:
     """
-    The target of each output of a batch, as `torch.LongTensor` of shape `(batch_size,)`: the planned length, and the
-    lowest and highest length of an `"exact"` or `"min"` output, which equal the length without a window. `other` is
-    the table of another unit, and the limit in this unit, `(batch_size,)`. `table` counts the lowest and highest
-    length, if the planned length may be in another unit.
+    The target lengths of the outputs of a batch, `torch.LongTensor` of shape `(batch_size,)` each: `length` is the
+    planned length, `low` and `high` are the lowest and the highest allowed length. Without a window they are equal.
+    `other` holds the table of a second unit and the limit in that unit, `(batch_size,)`. `table` counts `low` and
+    `high` if the planned length may be in another unit.
     """
 
     length: torch.Tensor
@@ -156,7 +156,7 @@ def as_target(length, constraint, tolerance, batch_size: int, device: torch.devi
 
 
 def refuse_length() -> None:
-    """Raise because this model ignores lengths."""
+    """Raise `ValueError`, because this model ignores lengths."""
     raise ValueError("length was given to a model with length_encoding='none'; pass a length_constraint too")
 
 
@@ -167,7 +167,7 @@ def given_or_default(length, config):
 
 
 def refuse_none() -> NoReturn:
-    """Raise because the call has no length, but needs one."""
+    """Raise `ValueError`, because the call has no length, but needs one."""
     raise ValueError("no length was given; pass it to the call (length=75), or a default to from_pretrained")
 
 
@@ -175,13 +175,13 @@ def as_length_tensor(
     length, batch_size: int, device: torch.device, *, synchronize: bool = True, least: int = 1
 ) -> torch.Tensor:
     """
-    Check a requested length, one for all or a list or tensor with one for each, and return it as a length tensor, a
-    `torch.LongTensor` of shape `(batch_size,)`.
+    Check the requested length, and return it as a `torch.LongTensor` of shape `(batch_size,)`. `length` is one number
+    for all rows, or a list or tensor with one number for each row.
 
     Without `synchronize` the values of a tensor on an accelerator are not read, because this would stall a training
     step. Raises `TypeError` for anything but integers (a `bool`, a float, NaN, a string). Raises `ValueError` for a
     length below `least`, which is 0 if a row may have no length (`length_optional`), for `LONGEST` or more, and for
-    another size.
+    another number of lengths than rows.
     """
     if isinstance(length, torch.Tensor):
         if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:

@@ -1,4 +1,4 @@
-"""Length-controlled BART, Marian, mBART, Pegasus, M2M100, T5, mT5 and UMT5: mixins over the untouched Hugging Face
+"""Length-controlled BART, Marian, mBART, Pegasus, M2M100, T5, mT5 and UMT5: mixins for the unchanged Hugging Face
 classes, then the classes of each family."""
 
 from types import ModuleType
@@ -44,13 +44,13 @@ from .length_signal import CountsLabels, init_length_weights, tell_peft
 
 
 class _LengthControlBase(CountsLabels):
-    """Common base of base models and language models: controlled parts, the unit table, lengths of rows."""
+    """Common base class of base models and models with a language-model head: adds length control to the parts."""
 
     config: PreTrainedConfig
 
     def __init__(self, config):
         config.validate()  # checks values set after construction (`from_pretrained(path, length=75)`)
-        checkpointing = getattr(config, "gradient_checkpointing", False)  # the first part would remove it
+        checkpointing = getattr(config, "gradient_checkpointing", False)  # building the first part removes this field
         super().__init__(config)
         self.add_length_control()
         self.post_init()
@@ -62,18 +62,18 @@ class _LengthControlBase(CountsLabels):
         """Add length control to the parts that the stock class has built."""
         if hasattr(self, "model"):
             control(self.model, LengthControlledModel)
-        else:  # for a base model and T5's language model
+        else:  # a base model, or T5 with its language-model head
             control(self.encoder, LengthControlledEncoder)
             control(self.decoder, LengthControlledDecoder)
             if self.config.encoder_length_embedding and self.config.length_encoding == "learned":
                 self.encoder.share_length_table(self.decoder)
 
     def get_decoder(self: Any):
-        """Return the decoder, without the search of the base class, because `generate` calls this at each step."""
+        """Return the decoder directly; the base class's search is slow, and `generate` calls this at each step."""
         return self.base_model.decoder
 
     def resize_token_embeddings(self: Any, *args, **kwargs):
-        """Resize the embeddings, as the base model does; units of new entries, but tokens, need `set_unit_table`."""
+        """Resize the embeddings, as the base model does; call `set_unit_table` then, unless the unit is a token."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         self.get_decoder().resize_unit_table()
         return embeddings
@@ -88,21 +88,21 @@ class LengthControlledModel(_LengthControlBase):
     """Base model whose `forward` takes `length`."""
 
     def forward(self, input_ids=None, attention_mask=None, decoder_input_ids=None, *args, length=None, **kwargs):
-        """Run the base model's `forward`; `length` and `progress` are as in `LengthControlledDecoder.forward`."""
+        """Run the base model's `forward`; `length` and `progress` are those of `LengthControlledDecoder.forward`."""
         if length is None:
             length = self._length_of_rows(None, decoder_input_ids)
         return super().forward(input_ids, attention_mask, decoder_input_ids, *args, length=length, **kwargs)
 
 
 class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, LengthControlledGeneration):
-    """Language-model head with `length` in `forward` and `generate`."""
+    """Model with a language-model head whose `forward` and `generate` take `length`."""
 
-    # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`
-    # and would multiply gradients by the number of accumulation steps and of processes.
+    # The loss is a mean. Given a `forward` with **kwargs, Trainer would assume that it divides by
+    # `num_items_in_batch`, and multiply gradients by the number of accumulation steps and of processes.
     accepts_loss_kwargs = False
     model_class: type
 
-    # The signature has every name, because Trainer keeps the columns, and `generate` accepts the arguments, in it.
+    # Every argument has a name here, because Trainer and `generate` drop columns and arguments without one.
     @takes_cache
     def forward(
         self,
@@ -126,22 +126,22 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
         Run the base model's `forward` with more arguments.
 
         Args:
-            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units.
-                By default they are counted from `labels`, in training also from `decoder_input_ids`; else
-                `config.length` holds.
+            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units. By
+                default they are counted from `labels`, in training also from `decoder_input_ids`; otherwise they are
+                `config.length`.
             progress (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): See
                 `LengthControlledDecoder.forward`.
             pair_ids (`torch.LongTensor` of shape `(batch_size, source_sequence_length)`, *optional*): For rows that
                 hold several pairs, the number of each token's pair, 0 for padding. Attention and positions stay within
-                a pair. The masks are not read, and `length` has the shape of `progress`.
-            decoder_pair_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): The same
-                for the target.
+                    a pair. The attention masks are ignored, and `length` has the shape of `progress`.
+                decoder_pair_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): The
+                    number of the pair of each target token.
 
         Raises:
-            `ValueError`: without any length, for a length below 1, and for labels with nothing but padding.
+            `ValueError`: without any length, for a length below 1, and for labels that are only padding.
         """
         if labels is not None and cache is not None and progress is None and self.config.counts_progress:
-            # In prefix tuning the cache begins with virtual tokens, which count nothing, and the labels are complete.
+            # In prefix tuning the cache holds virtual tokens, which count nothing; the labels are the whole target.
             whole = decoder_input_ids
             ids = self.prepare_decoder_input_ids_from_labels(labels) if whole is None else whole
             progress = self.get_decoder().units_written(ids)
@@ -174,16 +174,16 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
         )
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
-        """Add progress, counted over the whole running sequence, which beam search has already reordered."""
+        """Add the progress, counted from all ids of each row so far; beam search has already reordered the rows."""
         model_inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         if self.config.counts_progress:
             progress = self.get_decoder().units_written(input_ids)  # (B * beams, T)
-            # A slice whose stride grows with each step would make torch.compile compile again.
+            # Without `contiguous` the stride would grow at each step, and torch.compile would compile again.
             model_inputs["progress"] = progress[:, -model_inputs["decoder_input_ids"].shape[1] :].contiguous()
         return model_inputs
 
     def _reorder_cache(self, cache, beam_idx: torch.Tensor):
-        """Reorder the cache of the beams, without cross-attention: the beams of a text read the same source."""
+        """Reorder the self-attention cache; cross-attention is the same for all beams, which read one source."""
         cache.self_attention_cache.reorder_cache(beam_idx)
         return cache
 
@@ -305,8 +305,8 @@ class LenCtrlUMT5ForConditionalGeneration(LengthControlledForConditionalGenerati
 
 def _make_parts(head: Any, stock: ModuleType) -> None:
     """
-    Make the classes of a family's parts, `LenCtrl{Family}{Encoder,Decoder,Attention}`, in this module: at import, so
-    that a model can be unpickled in another process. `control` gives these classes to the parts of a built model.
+    Make the classes of a family's parts, `LenCtrl{Family}{Encoder,Decoder,Attention}`, in this module. They exist from
+    import on, so that another process can unpickle a model. `control` gives these classes to the parts of a model.
     """
     family = head.model_class.__name__.removeprefix("LenCtrl").removesuffix("Model")
     parts = {"Encoder": LengthControlledEncoder, "Decoder": LengthControlledDecoder, "Attention": LengthHeadAttention}
@@ -321,13 +321,12 @@ def _make_parts(head: Any, stock: ModuleType) -> None:
         globals()[name] = CONTROLLED[mixin, base] = type(name, (mixin, base), fields)
     CONTROLLED[LengthControlledModel, getattr(stock, f"{family}Model")] = head.model_class
     for made in (globals()[f"LenCtrl{family}Encoder"], globals()[f"LenCtrl{family}Decoder"], head.model_class):
-        # transformers records hidden states and attentions for classes that it knows by name. transformers 5.23
-        # registers them in `__init__`, which a part that gets its class later does not run, and has no public function
-        # for it.
+        # transformers records hidden states and attentions only for registered classes. transformers 5.23 registers a
+        # class in `__init__`, which a part with a replaced class does not run, and has no public function for this.
         dict.__setitem__(_CAN_RECORD_REGISTRY, str(made), made._can_record_outputs)
 
 
-# The families, by the plain model's type; NLLB's checkpoints have type m2m_100. Conversion, registration and the
+# The model class of each plain model type; NLLB's checkpoints have the type m2m_100. Conversion, registration and the
 # classes of the parts use this table.
 FAMILIES: dict[str, Any] = {
     "bart": LenCtrlBartForConditionalGeneration,
@@ -341,7 +340,7 @@ FAMILIES: dict[str, Any] = {
 }
 for _type, _head in FAMILIES.items():
     _make_parts(_head, globals()[_type])
-    # `save_pretrained` then copies this file and those it imports, for `trust_remote_code=True` without the package.
+    # `save_pretrained` then copies this file and its imports, for `trust_remote_code=True` without the package.
     _head.model_class.register_for_auto_class("AutoModel")
     _head.register_for_auto_class("AutoModelForSeq2SeqLM")
 __all__ = [_class.__name__ for _head in FAMILIES.values() for _class in (_head, _head.model_class)]

@@ -1,4 +1,4 @@
-"""Length control for any causal language model, which a wrapper holds."""
+"""A wrapper that adds length control to any causal language model."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from .wrapper import LengthControlWrapper
 
 
 class _BaseModel:
-    """The base model of a `LenCtrlForCausalLM`, for libraries that add their own head, as TRL's trainers do."""
+    """The base model of a `LenCtrlForCausalLM`, for libraries that add their own head, such as TRL's trainers."""
 
     def __init__(self, whole: Any):
         self.whole, self.inner = whole, whole.language_model.base_model
@@ -36,7 +36,7 @@ class _BaseModel:
         cache=None,
         **kwargs,
     ):
-        """Run `forward` without labels and head: `last_hidden_state (batch_size, sequence_length, d)`."""
+        """Run the model without its head; the output has `last_hidden_state (batch_size, sequence_length, d)`."""
         if self.whole.config.length_controlled:
             given = (None, length, progress, cache, attention_mask)
             inputs_embeds = self.whole.embed_with_length(input_ids, inputs_embeds, *given)
@@ -49,14 +49,14 @@ class LenCtrlForCausalLM(LengthControlWrapper):
     """
     Any model of `AutoModelForCausalLM`, with `length` in `forward` and `generate`.
 
-    The length is the answer's. The encoding is added to the last token of the prompt, which predicts the first token
-    of the answer, and to the answer's tokens. Nothing is added to the prompt before them, so its cache serves every
-    length. Earlier answers of a chat belong to the prompt.
+    The length is that of the answer. The encoding is added to the last token of the prompt, which predicts the first
+    token of the answer, and to the tokens of the answer. Earlier tokens do not change, so the cache of a prompt serves
+    every length. Earlier answers of a chat belong to the prompt.
 
     Args:
         config (`LenCtrlCausalLMConfig`): Configuration of the new model.
-        language_model (`PreTrainedModel`, *optional*): The causal model, which becomes a part of this one; by default
-            one is built from `config.text_config`.
+        language_model (`PreTrainedModel`, *optional*): The causal model, which becomes a part of the new model; by
+            default a model that is built from `config.text_config`.
     """
 
     config_class = LenCtrlCausalLMConfig
@@ -65,19 +65,19 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
     def __init__(self, config: LenCtrlCausalLMConfig, language_model: PreTrainedModel | None = None):
         super().__init__(config, language_model)
-        # Trainer reads this of a plain model
+        # Trainer treats the wrapper like the plain model
         self.accepts_loss_kwargs = getattr(self.language_model, "accepts_loss_kwargs", "kwargs" in self._read_by_inner)
         self.register_forward_pre_hook(LenCtrlForCausalLM._count_answers, with_kwargs=True)
 
     @property
     def base_model(self):
-        """Base model of the inner model, with the length; its outputs have `last_hidden_state`."""
+        """Return the base model of the inner model, which reads the length; its outputs have `last_hidden_state`."""
         return _BaseModel(self)
 
     def _count_answers(self, args, kwargs):
         """
-        Count the answers in a hook before `forward`, for trainers that replace `forward`: TRL's passes no labels to
-        the base model. Without labels each row has the length `config.length`, as in `generate`.
+        Count the answers in a hook before `forward`, for trainers that replace `forward`: TRL's `forward` passes no
+        labels to the base model. Without labels each row has the length `config.length`, as in `generate`.
         """
         labels, length = kwargs.get("labels"), kwargs.get("length")
         replaced = "forward" in vars(self) and self.config.length_controlled
@@ -90,7 +90,7 @@ class LenCtrlForCausalLM(LengthControlWrapper):
         return args, kwargs | {"progress": progress, "length": own if length is None else length}
 
     def embed_with_length(self, input_ids, inputs_embeds, labels, length, progress, cache, mask) -> torch.Tensor:
-        """Embed tokens, and add the encoding of progress and length: `(batch_size, sequence_length, d)`."""
+        """Return token embeddings plus the encoding of progress and length, `(batch_size, sequence_length, d)`."""
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
         progress, lengths = self._progress_and_length(labels, length, progress, cache, embeds, mask)
         # `where` keeps the prompt's embeddings bit for bit; a product would not.
@@ -98,7 +98,7 @@ class LenCtrlForCausalLM(LengthControlWrapper):
         return torch.where((progress < 0).unsqueeze(2), embeds, signal)
 
     def _progress_and_length(self, labels, length, progress, cache, embeds, mask):
-        """Return progress `(batch_size, sequence_length)` and lengths `(batch_size,)`."""
+        """Return progress `(batch_size, sequence_length)` and lengths `(batch_size,)`; count them if they are None."""
         rows, columns = embeds.shape[:2]
         if labels is not None and progress is None:
             progress, own = answer_progress(self.unit_table, labels, eos_of(self))
@@ -144,10 +144,10 @@ class LenCtrlForCausalLM(LengthControlWrapper):
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units of
                 each answer. By default they are counted from the labels; without labels `config.length` holds.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units of the answer
-                produced before each prediction, -1 where no answer is predicted. By default counted from the labels;
-                without labels all of `input_ids` is the prompt, and its last token that `attention_mask` does not hide
-                predicts the first token of the answer.
-            prompt (`PromptSpan`, *optional*): Not used; `generate` with an adapter checks that this name exists.
+                produced before each prediction, -1 where no answer is predicted. By default counted from the labels.
+                Without labels all `input_ids` are the prompt, and its last token that is not padding predicts the
+                first token of the answer.
+            prompt (`PromptSpan`, *optional*): Ignored; `generate` with an adapter requires that this name exists.
 
         Raises:
             `ValueError`: without any length, for a length below 1, for an answer without any unit, for labels
@@ -159,14 +159,14 @@ class LenCtrlForCausalLM(LengthControlWrapper):
             input_ids = None
         kwargs |= {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
         kwargs |= {"labels": labels, "use_cache": use_cache}
-        # not every model has these two arguments
+        # not every model accepts `position_ids` and `logits_to_keep`
         return self._run_inner(kwargs, cache, position_ids=position_ids, logits_to_keep=logits_to_keep)
 
     @takes_cache
     def generate(self, inputs=None, *args, cache=None, **kwargs):
         """
-        Generate answers, see `LengthControlledGeneration.generate`; the length is that of the answer, behind the
-        prompt.
+        Generate answers, see `LengthControlledGeneration.generate`; the length is that of the answer, which follows
+        the prompt.
         """
         if kwargs.get("inputs_embeds") is not None:
             raise ValueError("generate needs the prompt's ids, got inputs_embeds; pass input_ids")
@@ -185,14 +185,14 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
     def _remove_answer(self, cache: Cache, first: int) -> None:
         """
-        Remove the answer, from column `first`, from a cache after a call, because it contains the length encoding: the
-        next call of a chat then reads the answer as prompt. A cache that cannot be cut is emptied.
+        Remove the answer, from column `first` on, from a cache after a call, because it contains the length encoding.
+        The next call of a chat then reads the answer as a part of the prompt. Empty a cache that cannot be cut.
         """
         try:
             cache.crop(min(first - int(cache.get_seq_length()), 0))
-        except (AttributeError, NotImplementedError, RuntimeError, ValueError):  # it has a fixed size or a window
+        except (AttributeError, NotImplementedError, RuntimeError, ValueError):  # its size is fixed, or it is a window
             if cache.is_compileable:
-                cache.reset()  # the tensors of a fixed size stay, for the compiled code
+                cache.reset()  # the compiled code needs the same tensors
             else:
                 cache.layers[:] = DynamicCache(config=self.config.text_config).layers
 
@@ -200,8 +200,8 @@ class LenCtrlForCausalLM(LengthControlWrapper):
         self, input_ids, prompt: PromptSpan | None = None, length=None, **kwargs
     ):
         """
-        Prepare the inner model's inputs, and add the progress, counted over the answer, which beam search has already
-        reordered.
+        Prepare the inner model's inputs, and add the progress, counted from the ids of the answer so far; beam search
+        has already reordered the rows.
         """
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
@@ -215,16 +215,16 @@ class LenCtrlForCausalLM(LengthControlWrapper):
             progress = torch.cat([progress[:, :-1], own], dim=1)
         elif given > span.columns:
             progress = torch.cat([progress, self.units_written(input_ids[:, span.columns :])], dim=1)
-        if given < span.columns:  # `prefill_chunk_size` passes a part of the prompt, behind the cached part
+        if given < span.columns:  # with `prefill_chunk_size`, this is the next part of the prompt
             progress = progress[:, : int(kwargs[CACHE].get_seq_length()) - span.start + columns]
-        # A slice whose stride grows with each step would make torch.compile compile again.
+        # Without `contiguous` the stride would grow at each step, and torch.compile would compile again.
         return model_inputs | {"progress": progress[:, -columns:].contiguous(), "length": length}
 
 
 def _check_cached(cache: Cache, start: int, columns: int) -> None:
     """
-    Raise `ValueError` if a cache does not end before the ids of a call, `columns` of them behind `start` columns: a
-    call removes its answer from the cache, so the next one needs the answer's ids.
+    Raise `ValueError` if a cache does not end before the last of the `columns` ids of a call, which follow `start`
+    cached columns. A call removes its answer from the cache, so the next call needs the answer's ids.
     """
     cached = int(cache.get_seq_length())
     if start not in (0, cached) or start == 0 and columns <= cached:

@@ -1,4 +1,4 @@
-"""Length control for any encoder-decoder, which a wrapper holds: LED, LongT5, T5Gemma and others."""
+"""A wrapper that adds length control to any encoder-decoder: LED, LongT5, T5Gemma and others."""
 
 import torch
 from transformers import AutoModelForSeq2SeqLM
@@ -16,8 +16,8 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
 
     Args:
         config (`LenCtrlSeq2SeqLMConfig`): Configuration of the new model.
-        language_model (`PreTrainedModel`, *optional*): The encoder-decoder, which becomes a part of this one; by
-            default one is built from `config.text_config`.
+        language_model (`PreTrainedModel`, *optional*): The encoder-decoder, which becomes a part of the new model; by
+            default a model that is built from `config.text_config`.
     """
 
     config_class = LenCtrlSeq2SeqLMConfig
@@ -26,28 +26,28 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
 
     @property
     def embed_tokens(self):
-        """Token embeddings of the decoder."""
+        """Return the token embeddings of the decoder; raise `ValueError` if the decoder has none."""
         decoder = self.language_model.get_decoder()
-        if not hasattr(decoder, "get_input_embeddings"):  # FSMT's
+        if not hasattr(decoder, "get_input_embeddings"):  # FSMT's decoder lacks this method
             name = type(self.language_model).__name__
-            raise ValueError(f"the decoder of {name} is no model, so it takes no length; use another architecture")
+            raise ValueError(f"the decoder of {name} is not a model, so it takes no length; use another architecture")
         return decoder.get_input_embeddings()
 
     @property
     def encoder(self):
-        """The encoder, whose arguments `generate` accepts, `global_attention_mask` of LED for example."""
+        """Return the encoder; `generate` accepts its arguments, such as LED's `global_attention_mask`."""
         return self.language_model.get_encoder()
 
     @property
     def _positions(self) -> int | None:
-        """Number of decoder positions; `None` for no limit."""
+        """Return the number of decoder positions; `None` for no limit."""
         config = self.config.text_config
         names = ("max_decoder_position_embeddings", "max_position_embeddings")  # the first is LED's
         found = (getattr(part, name, None) for part in (config, self.config.get_text_config(True)) for name in names)
         return next((positions for positions in found if positions is not None), None)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Shift the labels `(batch_size, target_sequence_length)` to the right, behind the decoder's start token."""
+        """Shift the labels `(batch_size, target_sequence_length)` to the right, and put the start token first."""
         inner = self.language_model
         if hasattr(inner, "prepare_decoder_input_ids_from_labels"):
             return inner.prepare_decoder_input_ids_from_labels(labels)
@@ -73,10 +73,10 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
         **kwargs,
     ):
         """
-        Run the inner model's `forward` with two more arguments, `length` and `progress`, and with its own others.
+        Run the inner model's `forward` with two more arguments, `length` and `progress`.
 
-        The arguments and errors are those of `LengthControlledForConditionalGeneration.forward`. A call also needs
-        ids or embeddings of the decoder, or labels.
+        Arguments and errors are those of `LengthControlledForConditionalGeneration.forward`, and the inner model's
+        other arguments. A call also needs decoder ids, decoder embeddings or labels.
         """
         ids: torch.Tensor | None = decoder_input_ids
         embeds: torch.Tensor | None = decoder_inputs_embeds
@@ -91,7 +91,7 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
                 self._check_lengths(length, ids if labels is None else labels)
             embeds = self.embed_tokens(ids) if embeds is None else embeds  # (B, T, d)
             if progress is None and self.config.counts_progress:
-                # with labels all ids are there; a cache then holds the virtual tokens of prefix tuning
+                # labels are the whole target; a cache then holds only the virtual tokens of prefix tuning
                 progress = self.count_progress(ids, cache if labels is None else None)  # (B, T)
             lengths = required_length(length, self.config, embeds, self.training)  # (B,)
             ids, embeds = None, self.add_signal(embeds, progress, lengths)
@@ -103,18 +103,18 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
         return self._run_inner(kwargs, cache)
 
     def _prepare_generation_config(self, generation_config, **kwargs):
-        """Call the base method, and rename `length`: an encoder gets no argument whose name begins with `decoder_`."""
+        """Rename `length` to `decoder_length`, because `generate` passes no argument `decoder_...` to the encoder."""
         config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         return config, {"decoder_length" if name == "length" else name: x for name, x in model_kwargs.items()}
 
     def prepare_inputs_for_generation(self, input_ids, decoder_length=None, **kwargs):  # type: ignore[override]
-        """Prepare the inner model's inputs, and add the progress, counted over the whole running sequence."""
+        """Prepare the inner model's inputs, and add the progress, counted from all ids of each row so far."""
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
             return model_inputs
         if self.config.counts_progress:
             progress = self.units_written(input_ids)  # (B * beams, T)
-            # A slice whose stride grows with each step would make torch.compile compile again.
+            # Without `contiguous` the stride would grow at each step, and torch.compile would compile again.
             columns = model_inputs["decoder_input_ids"].shape[1]
             model_inputs["progress"] = progress[:, -columns:].contiguous()
         return model_inputs | {"length": decoder_length}

@@ -1,7 +1,7 @@
-"""Register the models in the Auto classes and in `pipeline` of transformers; import them when they are used.
+"""Register the models in the Auto classes and in `pipeline` of transformers, without importing the models.
 
-transformers keeps classes in tables, and a model's class needs most of torch and transformers. So each table gets a
-`Lazy` part when transformers makes it: `import hf_lenctrl` then imports nothing, and `lenctrl --help` needs no torch.
+transformers keeps classes in tables, and importing a model class takes seconds. So each table gets a `Lazy` part when
+transformers is imported: `import hf_lenctrl` imports no model, and `lenctrl --help` needs no torch.
 """
 
 import importlib
@@ -11,8 +11,8 @@ from importlib.abc import MetaPathFinder
 from typing import Any
 
 
-# For each plain model's type: its model with a language-model head, its base model, and the tokenizer for checkpoints
-# that do not name one. mBART, M2M100 and Pegasus have several tokenizers, so their checkpoints must name one.
+# For each plain model type: the model with a language-model head, the base model, and the tokenizer for checkpoints
+# that name no tokenizer. mBART, M2M100 and Pegasus have several tokenizers, so their checkpoints must name one.
 FAMILIES = {
     "bart": ("LenCtrlBartForConditionalGeneration", "LenCtrlBartModel", "BartTokenizer"),
     "marian": ("LenCtrlMarianMTModel", "LenCtrlMarianModel", "MarianTokenizer"),
@@ -28,7 +28,7 @@ _CAUSAL = "hf_lenctrl.configuration_lenctrl:LenCtrlCausalLMConfig"
 _SEQ2SEQ = "hf_lenctrl.configuration_lenctrl:LenCtrlSeq2SeqLMConfig"
 _PREDICTOR = "hf_lenctrl.length_predictor:LengthPredictor"
 _MODELING = "hf_lenctrl.modeling_lenctrl:"
-# For each module of transformers: its tables and their new entries. "module:name" is imported when it is looked up.
+# For each module of transformers: its tables and their new entries. A "module:name" is imported when it is looked up.
 TABLES: dict[str, dict[str, dict[str, str]]] = {
     "transformers.models.auto.configuration_auto": {
         "CONFIG_MAPPING": {
@@ -68,8 +68,8 @@ def load(place: str) -> Any:
 
 class Lazy(MutableMapping):
     """
-    A table with the entries of `known` and of `places`. The values of `places` are imported when they are looked up;
-    so are its keys that are the place of a class.
+    A table with the entries of `known` and of `places`. A value of `places`, `"module:name"`, is imported when it is
+    looked up; so is such a key, which stands for a class.
     """
 
     def __init__(self, known: MutableMapping, places: dict[str, str]):
@@ -111,7 +111,7 @@ def _fill(name: str) -> None:
 
 
 class _Filler(MetaPathFinder):
-    """Finder of the modules with the tables: it uses the other finders, and fills the tables after the import."""
+    """An import hook for the modules with tables: uses the other finders, and fills the tables after the import."""
 
     def find_spec(self, name, path=None, target=None):
         """Find the spec of a module with tables; return `None` for all other modules."""
@@ -131,7 +131,7 @@ class _Filler(MetaPathFinder):
 
 
 def register() -> None:
-    """Register the models: fill the tables of transformers at once if it is imported, else on its import."""
+    """Register the models: fill the tables of transformers now if it is imported, otherwise when it is imported."""
     for name in TABLES:
         if name in sys.modules:
             _fill(name)

@@ -1,4 +1,4 @@
-"""Unit tables that are saved beside a tokenizer: those of a large vocabulary take seconds to build."""
+"""Save unit tables next to a tokenizer, because building the table of a large vocabulary takes seconds."""
 
 import hashlib
 import json
@@ -22,13 +22,13 @@ except ImportError:
     columns_version = ""
 
 logger = logging.get_logger(__name__)
-_SOURCES = ("character_costs.py", "length_units.py", "text_units.py", "unit_vocabulary.py")  # they build a table
+_SOURCES = ("character_costs.py", "length_units.py", "text_units.py", "unit_vocabulary.py")  # the code of a table
 
 
 def read_table(tokenizer, unit: str) -> tuple[torch.Tensor, torch.Tensor] | None:
     """
-    Return weights and next states that `write_table` saved beside a tokenizer, `(S, V)` each. Return `None` without a
-    file, and with a warning if it was made from something else.
+    Return the weights and next states that `write_table` saved next to a tokenizer, `(S, V)` each. Return `None` if
+    there is no file, or, with a warning, if the file is of another tokenizer or version.
     """
     file = _file_of(tokenizer, unit)
     if file is None or not file.is_file():
@@ -46,14 +46,14 @@ def read_table(tokenizer, unit: str) -> tuple[torch.Tensor, torch.Tensor] | None
 
 def write_table(tokenizer, unit: str, weights: torch.Tensor, next_state: torch.Tensor) -> Path:
     """
-    Save a table, `(S, V)` each, beside its tokenizer, and return the file. Equal columns are saved once. Raises
-    `ValueError` if the tokenizer was not loaded from a folder, or by a name on the Hub.
+    Save a table, `(S, V)` each, next to its tokenizer, and return the file. Equal columns are saved once. Raises
+    `ValueError` if the tokenizer was not loaded from a folder or from the Hub.
     """
     file = _file_of(tokenizer, unit)
     if file is None:
         raise ValueError(
-            f"a table is saved beside its tokenizer, got name_or_path={tokenizer.name_or_path!r}, which is no folder; "
-            "call tokenizer.save_pretrained(folder) and load the tokenizer from there"
+            f"a table is saved with its tokenizer, got name_or_path={tokenizer.name_or_path!r}, which is not a folder"
+            "; call tokenizer.save_pretrained(folder) and load the tokenizer from there"
         )
     both = torch.cat([weights, next_state.to(weights.dtype)]).T.contiguous()  # (V, 2 S)
     column, entries = columns_of(map(bytes, both.numpy()))
@@ -62,14 +62,14 @@ def write_table(tokenizer, unit: str, weights: torch.Tensor, next_state: torch.T
     file.parent.mkdir(exist_ok=True)
     unfinished = file.with_suffix(".part")
     save_file(parts, unfinished, {"made_from": _made_from(tokenizer, unit)})
-    unfinished.replace(file)  # another process may read the file
+    unfinished.replace(file)  # another process never reads half a file
     return file
 
 
 def _file_of(tokenizer, unit: str) -> Path | None:
     """
-    Return the place of a table, in the folder that a tokenizer was loaded from; `None` if there is none. It is in a
-    folder of its own, because vLLM loads every safetensors file beside a model as weights.
+    Return the path of a table, below the folder of its tokenizer; `None` if the tokenizer has no folder. The table is
+    in a subfolder, because vLLM loads every safetensors file in a model's folder as weights.
     """
     name = str(getattr(tokenizer, "name_or_path", None) or "")
     folder = Path(name) if name and Path(name).is_dir() else None
@@ -83,7 +83,7 @@ def _file_of(tokenizer, unit: str) -> Path | None:
 
 
 def _made_from(tokenizer, unit: str) -> str:
-    """Return a hash of all that a table depends on."""
+    """Return a hash of everything that a table depends on: tokenizer, unit, versions and code."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         size, special = entries_of(tokenizer)

@@ -6,8 +6,8 @@ from pathlib import Path, PureWindowsPath
 
 def check_shards(name, subfolder: str | None = None) -> None:
     """
-    Raise `OSError` if an index of weights in a model's folder names a file outside that folder, because transformers
-    would read it. A name on the Hub passes, because there no file is outside the repository.
+    Raise `OSError` if an index of weights in a model's folder names a file outside the folder, because transformers
+    would read that file. A name on the Hub always passes, because the Hub has no file outside the repository.
     """
     if not name:
         return

@@ -52,7 +52,7 @@ _JOINS = {  # the sign before, and one that is a part of the same emoji: the wei
     ("base", "skin"): (0, "emoji"),
     ("flag", "flag"): (0, "emoji"),
 }
-# Widths in thousandths of an em, Adobe Font Metrics of Helvetica; Arial has the same. Others count as 1000.
+# Widths in thousandths of an em: Adobe's metrics of Helvetica, which are those of Arial. Other characters count 1000.
 _ARIAL = {
     **{191: "'", 222: "ijl‘’‚", 260: "|¦", 278: " !,./:;I[\\]ft\xa0·", 333: "()-`r¡¨¯²³´¸¹“”„‹›", 334: "{}", 350: "•"},
     **{355: '"', 365: "º", 370: "ª", 389: "*", 400: "°", 469: "^", 500: "Jcksvxyz", 537: "¶"},
@@ -78,7 +78,7 @@ _SYLLABLES = {
 
 
 def _matches(pattern: regex.Pattern, kinds: str, kind: regex.Pattern) -> Unit:
-    """Return the number of matches of a pattern, which depends on the kinds of two characters at most."""
+    """Build the unit that counts the matches of a pattern; a match depends on the kinds of two characters at most."""
     endings = [*kinds, *map("".join, itertools.product(kinds, repeat=2))]
     return Learned(lambda text: len(pattern.findall(text)), endings, lambda one: kinds[kind.match(one).lastindex - 1])
 
@@ -89,8 +89,8 @@ def _utf_16() -> Unit:
 
 def _sms() -> Unit:
     """
-    Return septets of GSM-7. A character outside it would turn the whole message into UCS-2: a constraint does not
-    write it, and it counts 1000, so that no text with it fits.
+    Build the unit of SMS: septets of GSM-7. A character outside GSM-7 would turn the whole message into UCS-2. So a
+    constraint forbids this character, and it counts 1000, so that no text with it fits.
     """
     cost = {**dict.fromkeys(_GSM_7, 1), **dict.fromkeys(_GSM_7_EXTENSION, 2)}
     return Unit(None, lambda state, units: (units, state, units < 1000), lambda character: cost.get(character, 1000))
@@ -108,8 +108,8 @@ def _arial() -> Unit:
 
 def _post() -> Unit:
     """
-    Return the weight of a post on X. A constraint writes no address, joined emoji or keycap: their weight is not known
-    before they end.
+    Build the unit of posts on X: their weight. A constraint forbids addresses, joined emoji and keycaps, because their
+    weight is known only at their end.
     """
     unit = Unit("space", _post_step, _post_kind)
 
@@ -123,18 +123,18 @@ def _post() -> Unit:
 
 
 def _post_kind(character: str) -> tuple[int, str]:
-    """Return the weight of a character in composed form, and what it is."""
+    """Return the weight of a character in composed form, and its sign: the name of its group in `_SIGN`."""
     sign = _SIGN.match(character)
     weight = sum(1 if _LIGHT.match(part) else 2 for part in unicodedata.normalize("NFC", character))
     return weight, "other" if sign is None else sign.lastgroup
 
 
 def _post_step(last: str, kind: tuple[int, str]) -> tuple:
-    """Return the weight of a character behind another one, what it is, and whether a constraint may write it."""
+    """Return the weight of a character after `last`, the next state, and whether a constraint may allow it."""
     weight, sign = kind
     if (last, sign) in _JOINS:
         return _JOINS[last, sign]
-    if sign == "dot":  # a letter behind one dot may be a part of an address
+    if sign == "dot":  # a letter after one dot may be part of an address
         return weight, "dots" if last in ("space", "dot", "dots") else "dot"
     may = sign not in ("selector", "never") and (last, sign) != ("dot", "letter")
     state = sign if sign in _EMOJI or sign == "space" else "other"
@@ -142,7 +142,7 @@ def _post_step(last: str, kind: tuple[int, str]) -> tuple:
 
 
 def _syllables(language: str) -> Unit:
-    """Return the syllables of a language. Characters that are no letters separate words and count nothing."""
+    """Build the unit of syllables of a language. Characters other than letters separate words and count nothing."""
     vowels, *rules = _SYLLABLES[language]
     letters = {character for character in "".join(rules) if character.islower()}
     vowel = next((character for character in vowels if character not in letters), vowels[0])
@@ -181,7 +181,7 @@ UNITS: dict[str, Callable[[], Unit]] = {  # append new names: `length_units._COD
 
 @functools.cache
 def unit_of(name: str) -> Unit:
-    """Return a unit by its name in `UNITS`; cached, because it learns."""
+    """Return a unit by its name in `UNITS`; cached, because learning a unit takes time."""
     unit = UNITS[name]()
     unit.name = name
     return unit

@@ -1,4 +1,4 @@
-"""The thoughts of a model before its answer, which neither count nor are constrained."""
+"""Separate a model's thoughts from its answer: thoughts do not count, and no constraint applies to them."""
 
 import math
 from collections.abc import Sequence
@@ -21,16 +21,16 @@ _BLANKS = 8  # most entries of white space between a marker and the end of a pro
 
 class AnswerMarker:
     """
-    A search for a marker, a text or ids, which may be split into any entries of a vocabulary.
+    A search in ids for the marker that ends the thoughts: a text, which entries may split anywhere, or ids.
 
     An automaton reads the symbols of the entries: the bytes of a text, or the ids themselves. Its state is the number
     of symbols of the marker that are read (Knuth, Morris & Pratt 1977). From state `s`, entry `v` leads to
-    `following[s, v]`. A number from `len(symbols)` on means that the marker ended in the entry; it gives the index in
-    `rests` of the rest behind the marker.
+    `following[s, v]`. The value `len(symbols) + i` means that the marker ended in the entry, and that the rest of the
+    entry is number `i` in `rests`.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): A tokenizer that decodes by pieces, see `UnitTable.from_tokenizer`.
-        marker (`str` or `list[int]`): A text, also of special tokens; or ids, which are found only as these ids.
+        marker (`str` or `list[int]`): A text, which may have special tokens; or ids, which match only these ids.
 
     Raises:
         `ValueError`: for a marker that the tokenizer cannot encode.
@@ -53,7 +53,7 @@ class AnswerMarker:
         self.following = self._machine(self.data if text else [(i,) for i in range(size)])  # (L, V)
         self._made: WeakKeyDictionary = WeakKeyDictionary()
         if self._end(self.ids) != len(self.ids):
-            raise ValueError(f"length_from must be what the tokenizer can write, got {marker!r}; pass another marker")
+            raise ValueError(f"length_from must be what the tokenizer can encode, got {marker!r}; pass another marker")
 
     def _machine(self, entries: Sequence[Sequence[int]]) -> torch.Tensor:
         symbols, most = self.symbols, len(self.symbols)
@@ -96,7 +96,7 @@ class AnswerMarker:
         Split generated `ids` into thoughts and answer, as texts without white space around them; the answer is `None`
         without a marker. If the prompt has `closed` the thoughts, all ids are the answer.
         """
-        ids = [i for i in ids if i < len(self.data)]  # no tokenizer decodes the others
+        ids = [i for i in ids if i < len(self.data)]  # no tokenizer decodes larger ids
         end = 0 if closed else self._end(ids)
         before = b"".join(self.data[i] for i in ids[:end])
         behind = b""
@@ -114,8 +114,8 @@ class AnswerMarker:
 
     def tables(self, table: Any) -> tuple[Any, Any]:
         """
-        Return two tables for answers: a `UnitTable` that does not count white space at the start; and the same with
-        one more entry for each of `rests`, which replaces the entry that ends the marker. Both are cached for a table.
+        Return two tables for answers: a `UnitTable` that does not count white space at the start, and a copy with one
+        more entry for each of `rests`, which replaces the entry that ends the marker. Both are cached for each table.
         """
         made = self._made.get(table)
         if made is None or made[0] is not table.weights:
@@ -141,7 +141,7 @@ class AnswerMarker:
         rests = [(0, 0), *((1, 1) if tokens else count.of(rest) for rest in [*self.rests][1:])]
         if None in rests:
             rest = [*self.rests][rests.index(None)].decode(errors="replace")
-            raise ValueError(f"{rest!r} behind a marker cannot be counted in {table.unit}s; pass length_unit='token'")
+            raise ValueError(f"{rest!r} after a marker cannot be counted in {table.unit}s; pass length_unit='token'")
         weights, following = weights.clone(), following.clone()
         weights[0], following[0] = torch.tensor(units), torch.tensor(states)
         own = torch.arange(len(weights)).unsqueeze(1)
@@ -153,7 +153,7 @@ class AnswerMarker:
 
 
 class _Count:
-    """A counter for bytes that are not an entry of a vocabulary; it splits them into entries."""
+    """A counter of the units of bytes that are not one entry of a vocabulary: it splits the bytes into entries."""
 
     def __init__(self, marker: AnswerMarker, weights: torch.Tensor, following: torch.Tensor):
         self.weights, self.following = weights.numpy(), following.numpy()
@@ -163,7 +163,7 @@ class _Count:
         )
 
     def of(self, data: bytes) -> tuple[int, int] | None:
-        """Return the units of the bytes at the start, below 0 if invalid, and the state; `None` without entries."""
+        """Return the units of bytes that begin a text, `~units` if invalid, and the state; `None` if impossible."""
         entries = self._entries(data, self.first)
         if entries is None:
             return None
@@ -182,14 +182,14 @@ class _Count:
 
 class Thoughts:
     """
-    A counter of the answers of a batch, each behind its marker.
+    A counter of the units of the answers in a batch, each after its marker.
 
     The state of a text is its state in `table`; before the marker it is `~state` of the marker's automaton, below 0.
 
     Args:
         marker (`AnswerMarker`): The marker before an answer.
         table (`UnitTable`): Table of the model's vocabulary.
-        budget (`int`, *optional*): Entries that the thoughts may have.
+        budget (`int`, *optional*): The most entries of the thoughts.
     """
 
     def __init__(self, marker: AnswerMarker, table: Any, budget: int | None = None):
@@ -206,7 +206,7 @@ class Thoughts:
 
     @property
     def room(self) -> int:
-        """Most entries that the thoughts and the marker may have."""
+        """Return the most entries of the thoughts and the marker together."""
         return _ROOM if self.budget is None else self.budget + len(self.marker.ids)
 
     def _read(self, ids: torch.Tensor) -> torch.Tensor:
@@ -220,8 +220,8 @@ class Thoughts:
 
     def behind(self, state: int | torch.Tensor, entries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return the units and states behind each of the entries `(n,)` that follow thoughts of this state, or these
-        states `(n,)`: `(n,)` each.
+        Return the units and the states after each of the entries `(n,)`, `(n,)` each. The entries follow thoughts in
+        `state`: one state, or a state for each entry, `(n,)`.
         """
         reached = self._following[~state, entries]
         rest = reached - len(self._following)
@@ -230,7 +230,7 @@ class Thoughts:
         return torch.where(rest < 0, 0, units), torch.where(rest < 0, ~reached, to)
 
     def closed(self, prompt: torch.Tensor) -> torch.Tensor:
-        """Return whether each prompt `(rows, positions)` ends in a marker and perhaps white space: `(rows,)`."""
+        """Return whether each prompt `(rows, positions)` ends with a marker and optional white space: `(rows,)`."""
         end = prompt[:, -len(self._following) - _BLANKS :]
         blank = pad(self._blank[end].long().flip(1).cumprod(1).flip(1), (0, 1), value=1)[:, 1:]
         return ((self._read(end) == len(self._following)) & (blank == 1)).any(dim=1)
@@ -255,8 +255,8 @@ class Thoughts:
 
     def progress(self, ids: torch.Tensor, closed: torch.Tensor | None = None) -> torch.Tensor:
         """
-        Return the progress: the units of each answer after the prompt and after each of its `ids (rows, positions)`,
-        -1 before its marker: `(rows, positions + 1)`. Rows whose prompts are `closed (rows,)` have their marker there.
+        Return the progress `(rows, positions + 1)`: the units of each answer after the prompt, and after each of the
+        `ids (rows, positions)`; -1 before the marker. `closed (rows,)` says which prompts end with the marker.
         """
         device = self._blank.device
         _, begun, start, answers = self._answers(ids.to(device), None if closed is None else closed.to(device))
@@ -275,7 +275,7 @@ class Thoughts:
         return count, torch.where(begun, state, ~read)
 
     def after(self, count: torch.Tensor, state: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return units and state of each row after one more entry, as `UnitTable.after` does."""
+        """Return units and state of each row after one more entry, see `UnitTable.after`."""
         units, to = self.table.after(count, state.clamp(min=0), ids)
         first, begun = self.behind(state.clamp(max=-1), ids)
         return torch.where(state < 0, first, units), torch.where(state < 0, begun, to)
@@ -302,7 +302,7 @@ _marker = lru_cache(maxsize=8)(AnswerMarker)
 
 
 def check_thinking(length_from, budget) -> None:
-    """Raise `TypeError`, `ValueError` for an invalid marker or budget, or a budget without a marker."""
+    """Raise `TypeError` or `ValueError` for an invalid marker or budget, or for a budget without a marker."""
     if budget is not None and (not is_integer(budget) or budget < 0):
         raise ValueError(f"thinking_budget must be an integer of at least 0, got {budget!r}; pass 500")
     if length_from is None:
@@ -317,7 +317,7 @@ def check_thinking(length_from, budget) -> None:
 
 
 def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
-    """Return the cached marker of a call. Raises `ValueError` without a tokenizer, and as `AnswerMarker` does."""
+    """Return the `AnswerMarker` of a call, cached. Raises `ValueError` without a tokenizer, or for a wrong marker."""
     if tokenizer is None:
         raise ValueError(f"length_from={length_from!r} needs the model's tokenizer; pass tokenizer=tokenizer")
     return _marker(tokenizer, length_from if isinstance(length_from, str) else tuple(length_from))
@@ -325,8 +325,8 @@ def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
 
 def thoughts_of(length_from, tokenizer, table: Any, budget: int | None = None) -> Thoughts | None:
     """
-    Return the thoughts of a call with `length_from`, `None` for a call without it; a `Thoughts` is returned unchanged.
-    Raises as `check_thinking` and `marker_of` do.
+    Return the `Thoughts` of a call, `None` if its `length_from` is None; a `Thoughts` is returned unchanged. Raises
+    the errors of `check_thinking` and `marker_of`.
     """
     if isinstance(length_from, Thoughts):
         return length_from

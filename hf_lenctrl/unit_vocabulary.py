@@ -1,4 +1,4 @@
-"""The text that each entry of a tokenizer's target vocabulary decodes to."""
+"""Decode each entry of a tokenizer's target vocabulary, and build the automaton that counts units."""
 
 import json
 import math
@@ -12,14 +12,14 @@ import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 
-_MOST_STATES = 250  # most states of a cost, which a byte numbers
-_MOST_ENTRIES = 16_000_000  # most entries of its table; a large vocabulary gets fewer states
+_MOST_STATES = 250  # most states in the table of a cost; a byte holds the number of a state
+_MOST_ENTRIES = 16_000_000  # most cells of the table; a large vocabulary gets fewer states
 # These are the characters of more than one byte that `str.split` splits at.
 _WIDE_SPACES = [c.encode("utf-8") for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
 
 
 def skipped_ids(tokenizer) -> set[int]:
-    """Return the ids that `decode(skip_special_tokens=True)` skips: the only definition of ids that add nothing."""
+    """Return the ids that `decode(skip_special_tokens=True)` skips; exactly these ids add nothing to a text."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return set(tokenizer.all_special_ids)
@@ -38,7 +38,7 @@ def entries_of(tokenizer) -> tuple[int, set[int]]:
 
 
 class UnitVocabulary:
-    """The text that each entry of a tokenizer's target vocabulary decodes to, first in a text and later."""
+    """The text of each entry of a tokenizer's target vocabulary: `first` at the start of a text, `later` elsewhere."""
 
     def __init__(self, tokenizer, vocab_size: int, special: set[int]):
         self.tokenizer, self.special = tokenizer, special
@@ -74,13 +74,13 @@ class UnitVocabulary:
             )
 
     def texts(self, most: int = 1000) -> list[str]:
-        """Return the texts of entries that are text by themselves, evenly from the whole vocabulary."""
+        """Return at most `most` texts of entries that are valid UTF-8, spread evenly over the vocabulary."""
         whole = [text for text, rest in map(_split_utf8, self.later) if text and not rest]
         return whole[:: len(whole) // most + 1]
 
     def machine(self, unit: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Build the automaton: the weights and next states of all reachable states, over all pieces."""
-        # A state says: text has started, white space is last, bytes of an open character.
+        # A state holds: whether text has started, whether white space is last, the bytes of an incomplete character.
         order: list[tuple] = [(False, True, b""), (True, False, b"")]
         order += [(True, True, b"")] if unit == "word" or self.strips else []
         sort = cache(partial(self._sort, unit=unit))
@@ -91,7 +91,7 @@ class UnitVocabulary:
         return columns.tensors(order, rows)
 
     def _sort(self, data: bytes, unit: str) -> Hashable:
-        """Return all that the weight of an entry and the state after it depend on, unless a character is open."""
+        """Return a key: entries with equal keys have the same weight and next state, unless a character is open."""
         text, rest = _split_utf8(data)
         if text is None:
             return data
@@ -134,7 +134,7 @@ class _Piece(NamedTuple):
 
 
 class _Kinds(dict):
-    """The kinds of characters. Reading a dictionary is faster than a call."""
+    """A dictionary from a character to its kind, because reading a dictionary is faster than a call."""
 
     def __init__(self, costs: Any):
         super().__init__()
@@ -152,10 +152,10 @@ class CostVocabulary:
     """
     The automaton of a cost that is a sum over characters, see `Unit`.
 
-    A character that is split over entries is counted at its last byte. A state has the context and the group of the
-    first bytes, an equivalence class with the same continuations. If there are too many groups, only the most frequent
-    ones get a state. A constraint forbids the others, and they count as the most expensive character, so that a count
-    is never too low.
+    A character that is split over entries counts at its last byte. A state holds the context (the state of `Unit`) and
+    the open character: the group of its first bytes, an equivalence class of bytes with the same continuations. If
+    there are too many groups, only the most frequent groups get a state. A constraint forbids the other groups; they
+    count as the most expensive character, so that no count is too low.
 
     Args:
         vocabulary (`UnitVocabulary`): The decoded entries.
@@ -188,7 +188,7 @@ class CostVocabulary:
         return units, context, safe
 
     def _choose(self) -> None:
-        """Choose the open characters that get a state: minimise the automaton, then keep the classes of most use."""
+        """Choose the open characters that get a state: minimise the automaton, then keep the most useful classes."""
         begun = self._begun()
         class_of, priority = self._classes(begun)
         room = (min(_MOST_STATES, _MOST_ENTRIES // len(self.later)) - 6) // (1 + self.vocabulary.strips)
@@ -203,7 +203,7 @@ class CostVocabulary:
                 many = (few + many) // 2
 
     def _begun(self) -> Counter:
-        """Count the open characters, as missing bytes and group, that the entries begin."""
+        """Count how often the entries begin each open character; its key is (missing bytes, group)."""
         pieces = zip(self.vocabulary.later, self.later, strict=True)
         text = b"".join(data[: len(data) - len(piece.open)] for data, piece in pieces if not piece.data).decode()
         characters = [(one.encode(), number) for one, number in Counter(text).items()]
@@ -215,7 +215,7 @@ class CostVocabulary:
         return begun
 
     def _contexts(self) -> list[int]:
-        """Return the contexts that the characters reach, and the loose ones that represent them, sorted."""
+        """Return the reachable contexts, and the loose contexts that represent them (see `Unit.loose`), sorted."""
         kinds, contexts = self.costs.opened.kinds, [0]
         for context in contexts:  # the list grows: a breadth-first search
             reached = dict.fromkeys(self.costs.step(context, kind)[1] for kind in kinds)
@@ -227,7 +227,7 @@ class CostVocabulary:
     def _classes(self, begun: Counter) -> tuple[dict[_Pair, _Pair], dict[_Pair, float]]:
         """
         Minimise the automaton: pairs of a context and an open character are equivalent if their successors are. Return
-        the representative of each pair, and how much use the state of each representative is.
+        the representative of each pair, and the priority of each representative, by which `_choose` gives it a state.
         """
         opened, contexts = self.costs.opened, self._contexts()
         after = Counter(self.steps(0, piece.kinds)[1] for piece in self.later if piece.kinds)
@@ -251,7 +251,7 @@ class CostVocabulary:
         return class_of, priority
 
     def _successors(self, context: int, missing: int, row, class_of: dict[_Pair, _Pair]) -> dict[int, tuple]:
-        """Return what follows an open character: the step of the whole character, or the class of a longer one."""
+        """Return the successors of an open character: steps of complete characters, or classes of longer open ones."""
         reached = set(row) - {-1}
         if missing == 1:
             return {to: self.costs.step(context, to) for to in reached}
@@ -261,12 +261,12 @@ class CostVocabulary:
         return kept.get((context, *opened)) or kept.get((self.costs.loose(context), *opened))
 
     def _completed(self, missing: int, group: int) -> set[int]:
-        """Return the kinds of the characters that begin with the bytes of a group; one entry may complete them."""
+        """Return the kinds of all characters that begin with the bytes of a group."""
         row = set(self.costs.opened.row(missing, group)) - {-1}
         return row if missing == 1 else set().union(*(self._completed(missing - 1, to) for to in row))
 
     def _reached(self, kept: dict, begun: list[tuple[int, int]]) -> int:
-        """Return the number of states that texts reach: contexts and open characters."""
+        """Return the number of reachable states: contexts, and pairs of a context and an open character."""
         contexts, names = [0], dict[tuple, None]()
         todo = list(contexts)
         while todo:
@@ -287,9 +287,9 @@ class CostVocabulary:
         return len(contexts) + len(names)
 
     def machine(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Build the automaton, as `UnitVocabulary.machine` does: weights and next states."""
+        """Build the automaton: weights and next states, see `UnitVocabulary.machine`."""
         strips = self.vocabulary.strips
-        # A state says: text has started, white space is last, the context, the open character.
+        # A state holds: whether text has started, whether white space is last, the context, the open character.
         order: list[tuple] = [(False, True, 0, None), (True, False, 0, None)] + [(True, True, 0, None)] * strips
         stray = [i for i, piece in enumerate(self.later) if piece.data]
         lost = self.costs.step(0, self.costs.kind("\ufffd"))[0]  # an incomplete character decodes to U+FFFD
@@ -300,8 +300,8 @@ class CostVocabulary:
 
     def _sort(self, stray: list[int]) -> Callable[["_Piece"], Hashable]:
         """
-        Return a function from a piece to all that its weight and the state after it depend on. Its kinds matter only
-        by their effect: the units that they add in each context, and the context that they lead to.
+        Return a function from a piece to a key: pieces with equal keys have the same weight and next state. In the
+        key, the kinds of a piece are replaced by their effect: added units and next context, for each context.
         """
         broken = "\ufffd".join(["", *(self.later[i].data.decode("utf-8", "replace") for i in stray)])
         kinds = self.whole | set(map(self.costs.kind, broken)) | set(self.costs.opened.kinds if self.kept else ())
@@ -329,7 +329,7 @@ class CostVocabulary:
         )
 
     def _live(self, order: list[tuple], rows: dict) -> list[tuple]:
-        """Return the live states, whose open character the vocabulary can complete; forbid entries to the others."""
+        """Return the states whose open character the vocabulary can complete; forbid entries to the other states."""
         live = {state for state in order if not state[3]}
         for _ in range(3):
             live |= {s for s in order if any(w >= 0 and to in live for w, to in zip(*rows[s], strict=True))}
@@ -371,7 +371,7 @@ class CostVocabulary:
         return units if safe else ~units, (True, white, context, opened)
 
     def _continue(self, context: int, opened, data: bytes):
-        """Return units, context, the open character, whether it is allowed, and the bytes that are left."""
+        """Continue an open character: return units, context, open character, whether it is allowed, unused bytes."""
         units, safe = 0, True
         while opened and data and 0x80 <= data[0] < 0xC0:
             missing, group = opened
@@ -388,7 +388,7 @@ class CostVocabulary:
 
 
 def columns_of(sorts: Iterable[Hashable]) -> tuple[list[int], list[int]]:
-    """Return the column of each entry, and the first entry of each column; entries of one sort share a column."""
+    """Return the column of each entry, and the first entry of each column; entries with equal sorts share a column."""
     columns: dict[Hashable, int] = {}
     of = [columns.setdefault(sort, len(columns)) for sort in sorts]
     first = dict(zip(reversed(of), reversed(range(len(of))), strict=True))
@@ -397,8 +397,8 @@ def columns_of(sorts: Iterable[Hashable]) -> tuple[list[int], list[int]]:
 
 class _Columns:
     """
-    The columns of an automaton that differ. Entries of one sort add the same units in every state and lead to the same
-    one, so that the automaton is built for one entry of each sort. Special entries are one sort.
+    The distinct columns of an automaton. Entries of one sort add the same units in every state and lead to the same
+    state, so the automaton is built for one entry of each sort. All special entries have one sort.
 
     Args:
         special (`set[int]`): Ids of the special entries.
@@ -413,10 +413,10 @@ class _Columns:
         """
         Run the breadth-first construction of the automaton: return weights and next states of each state.
 
-        New states are appended to `order`. It begins with the start and the states after text and after white space,
-        which `UnitTable.states_after` expects. A state begins with two flags: text has begun, and white space is last.
-        It ends with the open character. All entries except `continuing` break an open character: they lead to the same
-        state as after text, and count `lost` units more. With `strips`, no text ends on white space.
+        `order` lists the states; this method appends new ones. Its first states are the start, after text, and after
+        white space, as `UnitTable.states_after` expects. The first two fields of a state are flags: text has begun,
+        white space is last. Its last field is the open character. Only `continuing` entries continue an open
+        character; others act as after text, and add `lost` units. With `strips`, no text ends on white space.
         """
         whole = [column for column in range(len(self.entries)) if column != self.special]
         going_on = dict.fromkeys(self.of[i] for i in continuing)
@@ -435,7 +435,7 @@ class _Columns:
         return rows
 
     def tensors(self, order: list[tuple], rows: dict) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return weights and next states of all entries, `(S, V)` each."""
+        """Return the weights and the next states of all entries as tensors, `(S, V)` each."""
         number, of = {state: i for i, state in enumerate(order)}, torch.tensor(self.of)
         weights = torch.tensor([rows[state][0] for state in order], dtype=torch.int32)
         following = torch.tensor([[number[new] for new in rows[state][1]] for state in order], dtype=torch.uint8)
@@ -449,7 +449,7 @@ _BYTE_PIECE = re.compile(r"<0x([89A-Fa-f][0-9A-Fa-f])>")  # byte fallback; ASCII
 
 
 def _bytes_of(piece: str) -> bytes:
-    """Return the bytes of a piece of byte-level BPE; with any other character the Rust decoder treats it as text."""
+    """Return the bytes of a piece of byte-level BPE; a piece with any other character is plain text."""
     try:
         return piece.translate(_BYTE_OF).encode("latin-1")
     except UnicodeEncodeError:
@@ -476,7 +476,7 @@ def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
 
 
 def _canonical(rest: bytes, unit: str) -> bytes:
-    """Return the canonical open character: one for all with the same continuations, so that there are few states."""
+    """Return one representative for all open characters with the same continuations, so that there are few states."""
     if not rest or (len(rest) == 1 and rest in (b"\xe0", b"\xed", b"\xf0", b"\xf4")):
         return rest  # their second byte is restricted
     if unit == "word" and any(space.startswith(rest) for space in _WIDE_SPACES):

@@ -1,4 +1,4 @@
-"""A wrapper that holds any language model, and adds the length encoding to its token embeddings."""
+"""A wrapper around any language model, which adds the length encoding to the token embeddings."""
 
 import copy
 import inspect
@@ -14,8 +14,8 @@ from .generation import LengthControlledGeneration
 from .length_signal import LengthSignal, StoresUnitTable, init_length_weights, tell_peft
 
 
-# transformers looks these names up on the outer model, but only the inner model has them. They are private in
-# transformers 5.23.
+# transformers looks these names up in the wrapper, but only the inner model has them. They are private in transformers
+# 5.23.
 _OF_INNER = (
     "_supports_sdpa",
     "_supports_flash_attn",
@@ -24,7 +24,7 @@ _OF_INNER = (
     "_can_compile_fullgraph",
     "_is_stateful",
     "_supports_default_dynamic_cache",
-    "_prepare_cache_for_generation",  # Mamba and T5Gemma have a method of their own
+    "_prepare_cache_for_generation",  # Mamba and T5Gemma override this method
     "create_masks_for_generate",
 )
 
@@ -33,18 +33,18 @@ class LengthControlWrapper(  # type: ignore[misc, override]
     CardOnPush, StoresUnitTable, LengthControlledGeneration, LengthSignal, PreTrainedModel, GenerationMixin
 ):
     """
-    Base of the models that hold a stock model, `language_model`, and pass it embeddings with a length.
+    Base class of the models that wrap a stock model, `language_model`, and pass it embeddings with a length.
 
     Args:
         config: Configuration of the new model, with the inner model's as `text_config`.
-        language_model (`PreTrainedModel`, *optional*): The model, which becomes a part of this one; by default one is
-            built from `config.text_config`.
+        language_model (`PreTrainedModel`, *optional*): The inner model, which becomes a part of the new model; by
+            default a model that is built from `config.text_config`.
     """
 
     inner_auto_class: type[_BaseAutoModelClass]  # builds the inner model from its configuration
     supports_gradient_checkpointing = True
-    # These are private names of transformers 5.23. This class has no attention, and half precision would lose small
-    # steps of training.
+    # These are private names of transformers 5.23. The wrapper has no attention of its own. Half precision would lose
+    # small training steps.
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True
     _keep_in_fp32_modules_strict = {"length_projection", "length_embedding"}
 
@@ -56,7 +56,7 @@ class LengthControlWrapper(  # type: ignore[misc, override]
             inner = self.inner_auto_class.from_config(config.text_config)
         self.language_model = inner
         config.text_config = inner.config
-        # The setter of transformers 5.23 would pass the choice on to `text_config` again.
+        # The setter in transformers 5.23 would also change `text_config`.
         config._attn_implementation_internal = inner.config._attn_implementation
         for name in _OF_INNER:
             if hasattr(inner, name):
@@ -69,11 +69,11 @@ class LengthControlWrapper(  # type: ignore[misc, override]
     @classmethod
     def around(cls, plain: Any, **fields) -> Any:
         """
-        Build a length-controlled model around `plain`, in eval mode; `fields` are those of `LengthControlRules`.
-        Raises `ValueError` for a model that does not accept embeddings instead of ids, or whose outputs then differ.
+        Build a length-controlled model around `plain`, in eval mode; `fields` are fields of `LengthControlRules`.
+        Raises `ValueError` for a model that needs ids: that refuses embeddings, or whose outputs then differ.
         """
-        # A composite configuration passes its own choice of attention on, and with None the causal mask is missing.
-        # transformers 5.23 has no public name for this choice.
+        # A composite configuration passes its choice of attention on; with None the causal mask would be missing.
+        # transformers 5.23 has only a private name for the choice.
         attention = plain.config._attn_implementation
         config: Any = cls.config_class
         model = cls(config(**fields, text_config=plain.config, attn_implementation=attention), plain)
@@ -86,10 +86,10 @@ class LengthControlWrapper(  # type: ignore[misc, override]
 
     @torch.no_grad()
     def check_taken(self) -> None:
-        """Raise `ValueError` for an architecture that a length encoding cannot reach, or that would not load again."""
+        """Raise `ValueError` if the inner model cannot read a length from embeddings, or cannot be loaded again."""
         plain, embed, reason = self.language_model, self.embed_tokens, ""
         side = "decoder_" if self.config.is_encoder_decoder else ""
-        # a causal model's prompts have padding; an encoder-decoder that finds it among the ids may do so
+        # an encoder-decoder may look for padding among the ids, so the test avoids it; a causal model must handle it
         left_out = self.config.pad_token_id if side else None
         ids = torch.tensor([[i for i in range(5) if i != left_out][:4]], device=plain.device)
         given = {"use_cache": False} | ({"input_ids": ids} if side else {})
@@ -106,8 +106,8 @@ class LengthControlWrapper(  # type: ignore[misc, override]
             try:
                 length = {"length": 4, "progress": torch.zeros_like(ids)} if self.config.length_controlled else {}
                 if not torch.equal(expected, self(**given, **{f"{side}input_ids": ids}, **length).logits):
-                    reason = "reads the ids beside their embeddings"
-                # no token has these embeddings, as with a length
+                    reason = "reads the ids as well as their embeddings"
+                # no token has these embeddings, just as no token has embeddings with a length
                 plain(**given, **{f"{side}inputs_embeds": 2 * embed(ids)})
             except Exception as error:
                 reason = f"does not take embeddings in the place of ids ({type(error).__name__}: {error})"
@@ -119,7 +119,7 @@ class LengthControlWrapper(  # type: ignore[misc, override]
 
     @property
     def embed_tokens(self):
-        """Token embeddings of the inner model that get the length."""
+        """Return the token embeddings of the inner model, to which the length encoding is added."""
         return self.language_model.get_input_embeddings()
 
     def get_input_embeddings(self):
@@ -138,12 +138,12 @@ class LengthControlWrapper(  # type: ignore[misc, override]
         return self.language_model.get_decoder()
 
     def is_custom_code(self) -> bool:  # type: ignore[override]
-        """Whether the inner model is custom code; loading does not fill the buffers of custom code."""
+        """Return whether the inner model is custom code, because loading does not fill the buffers of custom code."""
         return self.language_model.is_custom_code()
 
     @property
     def loss_function(self):
-        """Loss function of the inner model, which computes the loss."""
+        """Return the loss function of the inner model."""
         return self.language_model.loss_function
 
     @loss_function.setter
@@ -155,13 +155,13 @@ class LengthControlWrapper(  # type: ignore[misc, override]
         init_length_weights(module, self.config)  # the inner model initializes its own weights
 
     def resize_token_embeddings(self, *args, **kwargs):
-        """Resize the embeddings, as the base model does; units of new entries, but tokens, need `set_unit_table`."""
+        """Resize the embeddings, as the base model does; call `set_unit_table` then, unless the unit is a token."""
         embeddings = self.language_model.resize_token_embeddings(*args, **kwargs)
         self.resize_unit_table()
         return embeddings
 
     def _run_inner(self, arguments: dict[str, Any], cache, **some):
-        """Run the inner model; of `some`, it gets what it reads and what is not None."""
+        """Run the inner model with `arguments`, the cache, and those of `some` that it accepts, but not with None."""
         for name in ("output_attentions", "output_hidden_states", "return_dict"):
             if arguments.get(name) is None and getattr(self.config, name) != getattr(self.config.text_config, name):
                 arguments[name] = getattr(self.config, name)

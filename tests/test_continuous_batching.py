@@ -84,7 +84,7 @@ def test_requests_with_and_without_a_length_get_what_generate_writes(model, alon
     # a wrong request fails alone
     call = 'pass {"length": 75, "length_unit": "character", "length_constraint": "max"}'
     assert results[0].error == f"length must be at least 1, got 0; {call}"
-    assert results[1].error == f"length_unit goes with a length, got {{'length_unit': 'word'}}; {call}"
+    assert results[1].error == f"length_unit needs a length, got {{'length_unit': 'word'}}; {call}"
     assert "Unknown logit_processor_kwargs: {'longth'}" in results[2].error
 
 
@@ -116,9 +116,9 @@ def test_the_constraint_comes_before_sampling_and_holds_for_each_copy(model, alo
 
 
 REFUSED = {
-    "which goes without use_async_batching; pass": {"use_async_batching": True},
-    "which goes without varlen_compile_config; pass": {"varlen_compile_config": CompileConfig()},
-    "which goes without use_cuda_graph; pass": {},
+    "which does not work with use_async_batching; pass": {"use_async_batching": True},
+    "which does not work with varlen_compile_config; pass": {"varlen_compile_config": CompileConfig()},
+    "which does not work with use_cuda_graph; pass": {},
     "got eos_token_id=-1; pass a generation_config that has one": {"generation": {"eos_token_id": None}},
     "got a length-controlled one; use its generate": {},
 }

@@ -296,7 +296,7 @@ def test_a_text_with_u0000_is_refused_with_its_row(tmp_path, column, kind):
         "csv": ["source,target", *(map(",".join, map(dict.values, lines)))],
     }
     path.write_text("\n".join(texts[kind]) + "\n")
-    message = f"row 3 of .*rows.{kind}: '{column}' holds U.0000; save the file as UTF-8, or take the character out"
+    message = f"row 3 of .*rows.{kind}: '{column}' holds U.0000; save the file as UTF-8, or remove the character"
     with pytest.raises(ValueError, match=message):
         load_splits(whole(train_file=str(path)))
     with pytest.raises(ValueError, match=message):

@@ -70,7 +70,7 @@ def test_a_target_that_counts_nothing_is_refused(byte_level_tokenizer, length):
         ({"no_length_share": 1.0}, "shares must be at least 0, .* 'no_length_share': 1.0}"),
         ({"overshoot_share": 0.6, "no_length_share": 0.5}, "at most 1 together, got"),
         ({"length_noise": -1}, "length_noise must be at least 0, got -1"),
-        ({"length": 7, "length_noise": 2}, "length=7 leaves no place for length_noise=2; give one"),
+        ({"length": 7, "length_noise": 2}, "length=7 does not work with length_noise=2; give one"),
     ],
 )
 def test_wrong_options_are_told(byte_level_tokenizer, options, message):

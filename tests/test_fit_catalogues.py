@@ -230,7 +230,7 @@ def test_quotes_around_a_string_and_what_another_file_has_stay(tmp_path):
     assert rows["q"].source == "  Gut  "
     for key, text in (("q", "  Tom & 'Jerry'  "), ("p[one]", "train"), ("p[other]", "trains")):
         catalogue.set(rows[key], text)
-    with pytest.raises(ValueError, match="the output is no valid XML"):
+    with pytest.raises(ValueError, match="the output is not valid XML"):
         catalogue.set(rows["q"], "a < b")
     text = written(tmp_path, catalogue)
     assert '<string name="q">"  Tom &amp; \\\'Jerry\\\'  "</string>' in text

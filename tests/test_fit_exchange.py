@@ -547,11 +547,11 @@ SIZES: dict[str, dict[str, int] | str] = {
     OLD.format(UNIT.format(' maxwidth="20" size-unit="em"')): {"em": 20},
     GROUP.format(""): {"character": 9},
     GROUP.format(' maxwidth="7"'): {"pixel": 7},
-    OLD.format(UNIT.format(' maxwidth="many"')): "a limit that is no maximum: 'many'",
+    OLD.format(UNIT.format(' maxwidth="many"')): "a limit that is not a maximum: 'many'",
     TWO.format("", ' s:sizeRestriction="20"'): {"character": 20},
     TWO.format("", ' s:sizeRestriction="0,20" s:storageRestriction="30"'): {"character": 20, "byte": 30},
     TWO.format("", ' s:sizeRestriction="5,*"'): {},
-    TWO.format("", ' s:sizeRestriction="5,20"'): "a limit that is no maximum: '5,20'",
+    TWO.format("", ' s:sizeRestriction="5,20"'): "a limit that is not a maximum: '5,20'",
     TWO.format('<s:profiles generalProfile="a:b" storageProfile="xliff:utf32"/>', ' s:sizeRestriction="2"'): {
         "a:b": 2
     },
@@ -702,13 +702,13 @@ def test_an_encoding_and_its_mark_stay(name, raw, text, expected, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.xlf", "<xliff><file>", "a.xlf: no valid XML: no element found: line 1"),
+        ("a.xlf", "<xliff><file>", "a.xlf: not valid XML: no element found: line 1"),
         ("b.xlf", "<resources/>", "b.xlf: the root of XLIFF must be xliff, got 'resources'"),
         ("c.strings", '"a" = "b";\n"c" = d e;\n', "c.strings: no key with a value in line 2: .*d e"),
-        ("d.xcstrings", '{"strings": {}}', "d.xcstrings: no string catalog of Xcode: 'sourceLanguage'"),
+        ("d.xcstrings", '{"strings": {}}', "d.xcstrings: not a string catalog of Xcode: 'sourceLanguage'"),
         ("h.stringsdict", "<a/>", "h.stringsdict: the root of a .stringsdict must be a plist of a dict, got 'a'"),
         ("f.resx", '<?xml version="1.0" encoding="utf-9"?><root/>', "f.resx: unknown encoding: utf-9"),
-        ("e.xcstrings", '{"sourceLanguage": "de", "strings": {"a": 1}}', "e.xcstrings: no string catalog of Xcode: "),
+        ("e.xcstrings", '{"sourceLanguage": "de", "strings": {"a": 1}}', "e.xcstrings: not a string catalog of Xcode"),
         (
             "g.txt",
             "",
@@ -732,7 +732,7 @@ def test_a_string_in_the_line_of_another_is_marked_above_it(tmp_path):
 def test_a_text_that_a_file_cannot_hold_is_refused(tmp_path):
     for name, content, text, message in (
         ("a.properties", "a={0} Bild", "It's {0}", "an apostrophe beside an argument"),
-        ("b.xlf", OLD.format(UNIT.format("")), "a < b", "the output is no valid XML"),
+        ("b.xlf", OLD.format(UNIT.format("")), "a < b", "the output is not valid XML"),
     ):
         catalogue, rows = opened(tmp_path, name, content)
         with pytest.raises(ValueError, match=message):

@@ -196,7 +196,7 @@ def config_of(reasoning_parser: str = "") -> SimpleNamespace:
 
 
 def test_the_plugin_refuses_json_behind_thoughts_and_with_another_length(plugin):
-    with pytest.raises(ValueError, match="a length goes without structured_outputs"):
+    with pytest.raises(ValueError, match="a length does not work with structured_outputs"):
         plugin.LengthConstraint.validate_params(parameters(SCHEMA, length=9))
     without = parameters(SCHEMA)
     without.structured_outputs = None
@@ -207,7 +207,7 @@ def test_the_plugin_refuses_json_behind_thoughts_and_with_another_length(plugin)
     assert processor.add_request(0, parameters(SCHEMA))
     assert plugin.errors == [
         "hf_lenctrl cannot keep lengths in JSON, so such outputs are empty: "
-        "thoughts are no JSON; serve without a reasoning parser"
+        "thoughts are not JSON; serve without a reasoning parser"
     ]
     ended = processor._mask(torch.zeros(1, 5), [], [(0, processor.requests[0])])
     assert ended.tolist() == [[-torch.inf, 0.0, -torch.inf, -torch.inf, -torch.inf]]

@@ -70,8 +70,8 @@ WRONG = {
     "minLength at #/items must be an int of at least 0, got True": {"items": {"minLength": True}},
     "no string at # has 5 characters at least and 4 at most": {"minLength": 5, "maxLength": 4},
     "no string at # and #/allOf/0 has 5 characters": {"maxLength": 4, "allOf": [{"minLength": 5}]},
-    "a length does not go with 'pattern'": {"maxLength": 4, "pattern": "^a+$"},
-    "a length does not go with 'enum'": {"anyOf": [{"maxLength": 4}, {"enum": ["longer"]}]},
+    "a length does not work with 'pattern'": {"maxLength": 4, "pattern": "^a+$"},
+    "a length does not work with 'enum'": {"anyOf": [{"maxLength": 4}, {"enum": ["longer"]}]},
     "a length below 'patternProperties' cannot be kept": {"patternProperties": {"^a": {"maxLength": 4}}},
     "a length below 'not' cannot be kept, got one at #/$defs/a/items": {
         "not": {"$ref": "#/$defs/a"},
@@ -249,7 +249,7 @@ def test_ids_without_their_prompt_are_not_finished(grammar):
     process = JsonStringsLogitsProcessor(TEXT, make_tokenizer(), prompt_length=2, grammar=grammar)
     with pytest.raises(ValueError, match="with the prompt of 2, got 2"):
         process.finish([5, 6])
-    with pytest.raises(ValueError, match="no JSON of the schema at entry"):
+    with pytest.raises(ValueError, match="not JSON of the schema at entry"):
         process.finish([5, 6, 7, 8])
 
 
@@ -263,7 +263,7 @@ def test_far_from_its_end_a_string_goes_on_and_a_short_one_does_not_end(grammar)
 
 @with_each_grammar
 def test_a_prompt_that_is_counted_is_refused(grammar):
-    with pytest.raises(ValueError, match="is no JSON of the schema at entry .*; pass prompt_length"):
+    with pytest.raises(ValueError, match="is not JSON of the schema at entry .*; pass prompt_length"):
         write(grammar, 6, "prompt", "o")
 
 

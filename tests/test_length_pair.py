@@ -150,7 +150,7 @@ def test_the_pipeline_takes_a_length_in_two_units(causal, name):
         ({"length": {"character": 3, "word": [2, 3]}}, r"one for all or for each of the 1 texts, got \[2, 3\]"),
         (
             {"length": {"character": 3, "word": 2}, "length_constraint": None},
-            "two units is kept by a constraint, got N",
+            "two units needs a constraint, got N",
         ),
         ({"length": {"character": 3, "word": 2}, "finish": "word"}, "finish='word' goes with one limit, got two"),
         ({"length": {"character": 5, "word": 4}, "length_constraint": "exact", "choose": True}, "second unit"),

@@ -77,7 +77,7 @@ def test_the_loss_is_the_squared_error_of_standardised_lengths():
 def test_predictions_are_rounded_and_kept_in_range():
     given = torch.tensor([-3.0, 0.2, 1.49, 2.5, 3.5, 7.51, 1e8, float("inf")])
     assert round_lengths(given).tolist() == [1, 1, 1, 2, 4, 8, 9_999_999, 9_999_999]
-    with pytest.raises(ValueError, match="gives NaN"):
+    with pytest.raises(ValueError, match="predicts NaN"):
         round_lengths(torch.tensor([4.0, float("nan")]))
 
 

@@ -72,7 +72,7 @@ def test_a_stale_table_is_built_again_with_a_warning(change, folder, built, monk
 
 
 def test_a_table_has_a_place_and_a_unit_with_a_name(folder):
-    with pytest.raises(ValueError, match=r"name_or_path='', which is no folder; call tokenizer.save_pretrained"):
+    with pytest.raises(ValueError, match=r"name_or_path='', which is not a folder; call tokenizer.save_pretrained"):
         hf_lenctrl.save_unit_table(make_tokenizer(), "word")
     with pytest.raises(ValueError, match="unit of a saved table must be one of token, character"):
         hf_lenctrl.save_unit_table(load(folder), Unit(None, lambda state, character: (1, state)))

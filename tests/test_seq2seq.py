@@ -280,7 +280,7 @@ def test_what_cannot_be_is_refused(call, words):
 def test_an_architecture_that_takes_no_embeddings_is_refused():
     sizes = {"src_vocab_size": 60, "tgt_vocab_size": 60, "langs": ["en", "de"]}
     plain = FSMTForConditionalGeneration(FSMTConfig(**SHAPE, **sizes))
-    with pytest.raises(ValueError, match="decoder of FSMTForConditionalGeneration is no model.* use another"):
+    with pytest.raises(ValueError, match="decoder of FSMTForConditionalGeneration is not a model.* use another"):
         hf_lenctrl.add_length_control(plain, tokenizer=make_tokenizers()["bart"])
     blind = copy.deepcopy(build_plain("mvp"))  # which reads its ids beside their embeddings
     forward = blind.forward
@@ -288,7 +288,7 @@ def test_an_architecture_that_takes_no_embeddings_is_refused():
         decoder_input_ids=torch.full((1, 4), 9) if decoder_input_ids is None else decoder_input_ids,
         **{name: value for name, value in kwargs.items() if name != "decoder_inputs_embeds"},
     )
-    with pytest.raises(ValueError, match="reads the ids beside their embeddings, so it takes no length"):
+    with pytest.raises(ValueError, match="reads the ids as well as their embeddings, so it takes no length"):
         hf_lenctrl.add_length_control(blind, tokenizer=make_tokenizers()["bart"])
 
 

@@ -217,7 +217,7 @@ def test_a_unit_without_kinds_has_the_table_of_one_with_kinds(tokenizers_of_ever
 @pytest.mark.parametrize(
     ("unit", "message"),
     [
-        (Unit(0, lambda n, character: (1, n + 1)), "may have 120 states, got 120 beside these"),
+        (Unit(0, lambda n, character: (1, n + 1)), "may have 120 states, got 120 as one more"),
         (Unit(0, lambda n, character: (-1, n)), "a step must add 0 to 1024 units, a whole number, got -1"),
         (Unit(0, lambda n, character: (0.5, n)), "a whole number, got 0.5"),
         (Unit(0, lambda n, character: (0, n)), "a cost must count something"),

@@ -427,7 +427,7 @@ CALLS = {
     "length_from must not be empty, got ''; pass '</think>'": {"length_from": ""},
     "length_from must be a text or a list of ids, got 7; pass '</think>'": {"length_from": 7},
     "length_from must be a text or a list of ids, got [0.5]": {"length_from": [0.5]},
-    "length_from must be what the tokenizer can write, got '§'; pass another marker": {"length_from": "§"},
+    "length_from must be what the tokenizer can encode, got '§'; pass another marker": {"length_from": "§"},
     "thinking_budget must be an integer of at least 0, got -1; pass 500": {"thinking_budget": -1},
     "thinking_budget=9 needs what ends the thoughts; pass length_from='</think>'": {
         "length_from": None, "thinking_budget": 9,
@@ -447,7 +447,7 @@ def test_what_cannot_be_is_refused(message, options):
 
 def test_what_has_no_effect_is_refused(pipe):
     asked = {"length_from": MARKER}
-    with pytest.raises(ValueError, match="length_from='</think>' goes with a length, got none; pass length=75"):
+    with pytest.raises(ValueError, match="length_from='</think>' needs a length, got none; pass length=75"):
         pipe_of(None)("a", **asked)
     with pytest.raises(ValueError, match="length_from='</think>' goes without a range of lengths"):
         pipe_of("character")("a", length=(3, 5), **asked)

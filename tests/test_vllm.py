@@ -42,14 +42,14 @@ def test_a_request_names_its_length(arguments, expected):
 
 EXACT_5 = {"length": 5, "length_constraint": "exact"}
 WRONG = {
-    "length_unit goes with a length, got {'length_unit': 'word'}": {"length_unit": "word"},
+    "length_unit needs a length, got {'length_unit': 'word'}": {"length_unit": "word"},
     "length must be an int of at least 1, got '75' (str)": {"length": "75"},
     "length_unit must be one of token, character, word, byte, width, ": {"length": 5, "length_unit": "char"},
     "length_constraint must be one of max, exact, min, got 'least'": {"length": 5, "length_constraint": "least"},
     "length='sms' counts the unit sms, got length_unit='byte'": {"length": "sms", "length_unit": "byte"},
     "length_tolerance=2 is a window around an exact length, got": {"length": 5, "length_tolerance": 2},
     "length_tolerance must be units (4), a share of the length": EXACT_5 | {"length_tolerance": [1]},
-    "length_from goes with a length, got {'length_from': '</think>'}": {"length_from": "</think>"},
+    "length_from needs a length, got {'length_from': '</think>'}": {"length_from": "</think>"},
     "length_from must be a text or a list of ids, got 3; pass '</think>'": {"length": 5, "length_from": 3},
     "thinking_budget=9 needs what ends the thoughts; pass length_from='</think>'": {"length": 5, "thinking_budget": 9},
     "thinking_budget must be an integer of at least 0, got 0.5": {
@@ -206,9 +206,9 @@ def test_no_batch_breaks_a_constraint(batches, kind, runner):
 
 
 REFUSED = {
-    "a length goes without ignore_eos, which may end or continue a text, got True": {"ignore_eos": True},
-    "a length goes without stop, which may end or continue a text, got ['.']": {"stop": "."},
-    "a length goes without stop_token_ids, which may end or continue a text, got [7]": {"stop_token_ids": [7]},
+    "a length does not work with ignore_eos, which can end or extend a text, got True": {"ignore_eos": True},
+    "a length does not work with stop, which can end or extend a text, got ['.']": {"stop": "."},
+    "a length does not work with stop_token_ids, which can end or extend a text, got [7]": {"stop_token_ids": [7]},
     "9 tokens need 10 with EOS, got max_tokens=9; pass max_tokens=10": {"max_tokens": 9},
 }
 

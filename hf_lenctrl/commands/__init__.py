@@ -1,1 +1,1 @@
-"""The commands and what they share: options, data, runs, tables. Nothing outside this folder imports it."""
+"""The commands of `lenctrl` and their shared code. No other module of the package imports this folder."""

@@ -1,4 +1,4 @@
-"""Rows of prompts and answers, or of chats, as token ids and labels."""
+"""Load rows of prompts and answers, or of chats, and encode them as token ids and labels."""
 
 import logging
 
@@ -11,19 +11,19 @@ logger = logging.getLogger(__name__)
 
 
 def encode(row: dict, tokenizer) -> list[dict[str, list[int]]]:
-    """Encode a row as ids and labels, with -100 over the prompt; return one example for each answer of a chat."""
+    """Encode a row as ids and labels, -100 for the prompt; return one example for each answer of a chat."""
     if row.get("messages"):
         messages = row["messages"]
         ends = [i + 1 for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not ends:
-            raise ValueError("messages hold no answer, a message of role assistant; mend or remove the row")
+            raise ValueError("messages hold no answer, a message of role assistant; correct or remove the row")
         return [_encode_answer(messages[:end], tokenizer) for end in ends]
     for name in ("prompt", "completion"):
         text = row.get(name)
         if not isinstance(text, str) or (name == "completion" and not text):
             raise ValueError(
-                f"prompt and completion must be texts, the completion not empty, got {name}={text!r}; mend or remove "
-                "the row"
+                f"prompt and completion must be texts, the completion not empty, got {name}={text!r}; correct or "
+                "remove the row"
             )
     prompt = tokenizer(row["prompt"])["input_ids"]
     answer = tokenizer(row["completion"], add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
@@ -48,7 +48,7 @@ def load_answers(path: str, tokenizer, max_length: int) -> datasets.Dataset:
             raise ValueError(f"row {indices[0] + 1} of {path}: {error}") from error
         return {name: [answer[name] for answer in answers] for name in ("input_ids", "labels")}
 
-    one = {"batched": True, "batch_size": 1}  # one row may give several
+    one = {"batched": True, "batch_size": 1}  # one row may give several examples
     rows = rows.map(numbered, **one, with_indices=True, remove_columns=columns)
     kept = rows.filter(lambda row: len(row["input_ids"]) <= max_length)
     logger.info("%s: %s of %s rows have at most %d tokens", path, f"{len(kept):,}", f"{len(rows):,}", max_length)
@@ -80,9 +80,9 @@ def _encode_answer(messages: list[dict], tokenizer) -> dict[str, list[int]]:
 
 def _by_difference(messages: list[dict], tokenizer) -> dict[str, list[int]]:
     """
-    Encode the answer by the difference of two texts, for a template without marks: the answer is the text of the
-    whole chat after the prompt, up to the special token that ends it. Raise `ValueError` if this text is not the
-    last message alone.
+    Encode the last answer by the difference of two texts, for a template without marks: the answer is the text of the
+    whole chat after the prompt, up to the special token that ends it. Raise `ValueError` if it is not the last
+    message.
     """
     prompt = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
     whole, text = tokenizer.apply_chat_template(messages, tokenize=False), messages[-1]["content"]

@@ -1,4 +1,4 @@
-"""Options of the commands: from dataclasses, from one YAML file a run, and from the command line, which wins."""
+"""Options of the commands, as dataclasses: values from one YAML file, overridden by the command line."""
 
 import argparse
 import json
@@ -28,11 +28,11 @@ MODELS = """model_name_or_path base_model tokenizer_name_or_path encoder_name_or
     length_predictor adapter""".split()
 FAMILIES = ["marian", "bart"]  # families of new models; lab/reproduce/baselines adds to both
 ENCODINGS = list(LENGTH_ENCODING_NAMES)
-UNIT_HELP = f"{', '.join(LENGTH_UNITS)}, or your own, module:name"
+UNIT_HELP = f"{', '.join(LENGTH_UNITS)}, or module:name for your own unit"
 
 
 def unit_name(value: str) -> str:
-    """Check the name of a unit, and return it. A module of your own may be in the current folder."""
+    """Check the name of a unit, and return the name. The module of a user's unit may be in the current folder."""
     if ":" in value and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -52,7 +52,7 @@ def option(default: Any, help: str, choices: Iterable | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Specified:
-    """The names of the options that a user set: in a recipe or on the command line, and on the command line alone."""
+    """The names of the options that a user set: anywhere (recipe or command line), and on the command line only."""
 
     anywhere: frozenset[str] = frozenset()
     on_command_line: frozenset[str] = frozenset()
@@ -60,36 +60,36 @@ class Specified:
 
 @dataclass
 class ModelArguments:
-    """The model to train: a saved one to go on with, or the shape of a new one."""
+    """Options of the model to train: a checkpoint to start from, or the shape of a new model."""
 
-    model_name_or_path: str | None = option(None, "Checkpoint to train further; a plain one: length_encoding none")
+    model_name_or_path: str | None = option(None, "Checkpoint to train further; if plain, with length_encoding none")
     base_model: str | None = option(None, "Plain encoder-decoder (BART, Marian, NLLB, T5, LED) to add length control")
     source_language: str | None = option(None, "Language code of a multilingual tokenizer")
     target_language: str | None = option(None, "Language code of the outputs")
     length_constraint: str | None = option(None, "Default constraint of the trained model", list(LENGTH_CONSTRAINTS))
-    length_tolerance: list[str] = option([], "Window of 'exact': units (4), a share (0.1), or two, below and above")
+    length_tolerance: list[str] = option([], "Window of 'exact': units (4), share (0.1), or two values, below, above")
     family: str = option("marian", "Family of a new model", FAMILIES)
-    length_encoding: str = option("ldpe", "How the decoder is given the length; none for the plain model", ENCODINGS)
-    absolute_positions: bool = option(False, "Keep absolute positions too (+PE), as none always does")
-    encoder_length_embedding: bool = option(False, "Tell the encoder the length too (Nguyen et al. 2023)")
+    length_encoding: str = option("ldpe", "How the decoder reads the length; none for the plain model", ENCODINGS)
+    absolute_positions: bool = option(False, "Also keep absolute positions (+PE); length_encoding none always does")
+    encoder_length_embedding: bool = option(False, "The encoder reads the length too (Nguyen et al. 2023)")
     length_head: bool = option(False, "Length head in cross-attention (Nguyen et al. 2023)")
-    learned_lengths: int = option(512, "Rows of learned tables of lengths")
-    length_scale: int = option(1, "Divides the length of 'scale'; a typical target's length")
-    length_unit: str | None = option(None, "What a length counts: the checkpoint's, or characters", list(LENGTH_UNITS))
-    layers: int = option(6, "Encoder layers, and decoder layers without decoder_layers")
-    decoder_layers: int | None = option(None, "Decoder layers, if not as many as the encoder has")
+    learned_lengths: int = option(512, "Rows of learned length embeddings")
+    length_scale: int = option(1, "Divisor of the length in 'scale': the length of a typical target")
+    length_unit: str | None = option(None, "Unit of lengths (the checkpoint's, or character)", list(LENGTH_UNITS))
+    layers: int = option(6, "Number of encoder layers, and by default of decoder layers")
+    decoder_layers: int | None = option(None, "Number of decoder layers, if it differs")
     d_model: int = option(512, "Width of the model")
     attention_heads: int = option(8, "Attention heads of each layer")
     ffn_dim: int = option(2048, "Width of the feed-forward layers")
-    dropout: float = option(0.1, "Dropout in training, of a new model or one to train further")
+    dropout: float = option(0.1, "Dropout in training, of new models and of checkpoints")
     activation_function: str = option("relu", "Activation of the feed-forward layers")
     attn_implementation: str | None = option(None, "eager is faster for short rows on a CPU", ["sdpa", "eager"])
-    tokenizer_name_or_path: str | None = option(None, "Tokenizer; one is trained without it")
-    vocab_size: int = option(16_000, "Subwords of a tokenizer trained here")
+    tokenizer_name_or_path: str | None = option(None, "Tokenizer of a new model; by default the run trains one")
+    vocab_size: int = option(16_000, "Subwords of a tokenizer that the run trains")
     target_vocabulary: str = option(
-        "character", "Characters, alone or joined, or subwords", ["character", "joined", "shared"]
+        "character", "Characters (own or joined vocabulary) or subwords", ["character", "joined", "shared"]
     )
-    byte_fallback: bool = option(False, "A tokenizer trained here writes unknown characters as UTF-8 bytes")
+    byte_fallback: bool = option(False, "A tokenizer that the run trains encodes unknown characters as UTF-8 bytes")
 
     def __post_init__(self):
         window = parse_tolerance(self.length_tolerance) if self.length_tolerance else None
@@ -100,28 +100,28 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """The text: a `load_dataset` name, or local json, jsonl, csv (.gz too) or parquet files."""
+    """Options of the data: a name for `load_dataset`, or local json, jsonl, csv (.gz too) or parquet files."""
 
     dataset_name: str | None = option(None, "Name for datasets.load_dataset")
-    dataset_config_name: str | None = option(None, "Its configuration")
+    dataset_config_name: str | None = option(None, "Configuration of the data set")
     train_file: str | None = option(None, "Local training file")
     validation_file: str | None = option(None, "Local validation file")
     test_file: str | None = option(None, "Local test file")
     source_column: str = option("source", "Column of the input text")
-    target_column: str = option("target", "Column of the text to write")
-    keep_length_column: str | None = option(None, "Column: true for pairs that always have their length")
-    group_column: str | None = option(None, "Keep each group of rows in one split, e.g. package")
-    group_separator: str | None = option(None, "The group is what stands before it in group_column, e.g. '-'")
-    validation_share: float = option(0.02, "Share cut from train where no validation is given")
-    test_share: float = option(0.02, "Share cut from train where no test is given; 0 for none")
-    max_source_length: int | None = option(None, "Tokens of sources, which are cut (256, or the checkpoint's limit)")
-    max_target_length: int = option(256, "Tokens; rows with longer targets are dropped, and counted")
-    max_validation_rows: int | None = option(None, "Evaluate on the first so many rows")
-    max_test_rows: int | None = option(None, "Test on the first so many rows")
-    unseen_lengths: list[int] = option([], "Train without the pairs whose target has one of these lengths")
-    length_tokens: str | None = option(None, "A token before the source for its length", list(LENGTH_TOKEN_KINDS))
-    length_bins: int = option(10, "Bins of length_tokens=bins")
-    preprocessing_num_workers: int | None = option(None, "Processes for tokenising")
+    target_column: str = option("target", "Column of the output text")
+    keep_length_column: str | None = option(None, "Column of true and false: true for rows that always have a length")
+    group_column: str | None = option(None, "Column of groups; a group stays in one split, e.g. package")
+    group_separator: str | None = option(None, "Separator that ends the group in group_column, e.g. '-'")
+    validation_share: float = option(0.02, "Share cut from train if there is no validation split")
+    test_share: float = option(0.02, "Share cut from train if there is no test split; 0 for none")
+    max_source_length: int | None = option(None, "Most tokens of a source, which is cut (256, or the checkpoint's)")
+    max_target_length: int = option(256, "Most tokens of a target; rows with more are dropped, and counted in the log")
+    max_validation_rows: int | None = option(None, "Evaluate on this number of first rows")
+    max_test_rows: int | None = option(None, "Test on this number of first rows")
+    unseen_lengths: list[int] = option([], "Train without rows whose target has one of these lengths")
+    length_tokens: str | None = option(None, "A token before the source states the length", list(LENGTH_TOKEN_KINDS))
+    length_bins: int = option(10, "Number of bins of length_tokens=bins")
+    preprocessing_num_workers: int | None = option(None, "Number of processes for tokenising")
 
     def __post_init__(self):
         for length in self.unseen_lengths:
@@ -130,26 +130,26 @@ class DataArguments:
 
 @dataclass
 class RunArguments:
-    """How the run ends and what is done after training."""
+    """Options of the training method, of the tests, and of the model card."""
 
-    length_noise: int = option(0, "Half width of the window of noise on training lengths, in their unit")
-    overshoot_share: float = option(0.0, "Share of training pairs that teach how a text ends at a used-up length")
-    no_length_share: float = option(0.0, "Share of training pairs that are given no length, for calls without one")
-    packing: bool = option(False, "Several pairs in a row of max_source_length and max_target_length tokens")
-    r_drop: float = option(0.0, "Weight of R-Drop: two passes whose outputs are drawn together (Liang et al. 2021)")
-    projection_lr_factor: float = option(1.0, "A base_model's new length projection learns so many times as fast")
-    average_checkpoints: int = option(1, "Average the weights of the last so many checkpoints")
-    test_lengths: list[int] = option([], "Test at each of these lengths")
-    generation_early_stopping: bool = option(False, "A test's search ends with its num_beams-th text, as fairseq's")
+    length_noise: int = option(0, "Most units that noise adds to or takes from a training length")
+    overshoot_share: float = option(0.0, "Share of training rows that teach how a text ends when no length remains")
+    no_length_share: float = option(0.0, "Share of training rows without a length, for calls without one")
+    packing: bool = option(False, "Pack several pairs into a row of max_source_length and max_target_length tokens")
+    r_drop: float = option(0.0, "Weight of R-Drop: two passes should have equal outputs (Liang et al. 2021)")
+    projection_lr_factor: float = option(1.0, "Learning rate of a base_model's new length projection, as a factor")
+    average_checkpoints: int = option(1, "Average the weights of this number of last checkpoints")
+    test_lengths: list[int] = option([], "Test at each of these requested lengths")
+    generation_early_stopping: bool = option(False, "End a test's search at num_beams complete texts, like fairseq")
     bleu_tokenizer: str | None = option(None, "Measure BLEU, with this sacrebleu tokenizer (ja-mecab), not ROUGE")
-    rouge_unit: str = option("word", "ROUGE of words or, for Japanese, characters", list(ROUGE_UNITS))
-    weights_dtype: str | None = option(None, "Round the final weights, to half the file", ["float16", "bfloat16"])
-    length_predictor: str | None = option(None, "Length predictor to ship inside the model's folder")
-    task: str | None = option(None, "Task for the card; else by bleu_tokenizer and the languages", list(TASKS))
-    card_examples: int = option(0, "Test rows to publish in the model card: their references and outputs")
+    rouge_unit: str = option("word", "Unit of ROUGE: word, or character for Japanese", list(ROUGE_UNITS))
+    weights_dtype: str | None = option(None, "Round the final weights, to halve the file", ["float16", "bfloat16"])
+    length_predictor: str | None = option(None, "Length predictor to save in the model's folder")
+    task: str | None = option(None, "Task in the model card; default: by bleu_tokenizer and languages", list(TASKS))
+    card_examples: int = option(0, "Number of test rows whose references and outputs the model card shows")
     language: str | None = option(None, "Language for the model card: en")
     license: str | None = option(None, "Licence for the model card: apache-2.0")
-    rouge_max_bytes: int | None = option(None, "Cut outputs to so many bytes (75 in DUC)")
+    rouge_max_bytes: int | None = option(None, "For ROUGE, cut outputs to this number of bytes (75 in DUC)")
 
     def __post_init__(self):
         for length in self.test_lengths:
@@ -168,8 +168,8 @@ class _Window(argparse.Action):
 
 class CommandParser(HfArgumentParser):
     """
-    `HfArgumentParser` whose errors take one line and suggest a name for a misspelt option. It takes no abbreviations.
-    `--bf16 auto` uses bfloat16 if the hardware has it.
+    `HfArgumentParser` whose errors have one line and suggest a name for a misspelt option. It accepts no abbreviated
+    options. `--bf16 auto` uses bfloat16 if the hardware supports it.
     """
 
     def __init__(self, dataclass_types=None, **kwargs):
@@ -178,7 +178,7 @@ class CommandParser(HfArgumentParser):
             if action.dest == "bf16":
                 action.type = lambda value: value if value == "auto" else string_to_bool(value)
             if action.dest == "hub_token":  # other users of the machine can see a command line
-                action.help = "Leave out: sign in once by `hf auth login`, or set HF_TOKEN in the environment"
+                action.help = "Do not use it: sign in once by `hf auth login`, or set HF_TOKEN in the environment"
 
     def add_window(self, help: str) -> None:
         """Add the option `--length_tolerance`, with one or two values."""
@@ -196,13 +196,13 @@ class CommandParser(HfArgumentParser):
             for word in message.split()[2:]:
                 if word.startswith("--"):
                     message += did_you_mean(word.partition("=")[0], options)
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")  # the usage would take a screen
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")  # the usage message would fill a screen
 
 
 def has_bfloat16(use_cpu: bool = False) -> bool:
     """
-    Return whether the hardware computes in bfloat16: a GPU, or a CPU on Linux. Elsewhere bfloat16 is emulated and
-    slow.
+    Return whether the hardware computes in bfloat16: a GPU, or a CPU on Linux. Other hardware emulates bfloat16, which
+    is slow.
     """
     if torch.cuda.is_available() and not use_cpu:
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -215,8 +215,8 @@ def parse_arguments(
 ) -> tuple:
     """
     Parse `[file.yaml or recipe] [--key value ...]` into one instance of each dataclass. The YAML overrides defaults,
-    the command line overrides the YAML. Raise `ValueError` for unknown keys of the YAML, and if `output_dir`, or an
-    option that the YAML calls `required`, is missing.
+    and the command line overrides the YAML. Raise `ValueError` for unknown keys in the YAML, or if `output_dir` or an
+    option with the value `required` in the YAML is missing.
     """
     return parse_specified(classes, argv, description)[0]
 
@@ -224,10 +224,10 @@ def parse_arguments(
 def parse_specified(
     classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None
 ) -> tuple[tuple, Specified]:
-    """Return the instances, see `parse_arguments`, and the names of the options that the user set."""
+    """Return the instances of `parse_arguments`, and the names of the options that the user set."""
     on_line = list(sys.argv[1:] if argv is None else argv)
     parser = CommandParser(list(classes), description=description, usage="%(prog)s [recipe] [--option value ...]")
-    # without it Trainer would use its default folder, the same for every run
+    # without `output_dir`, Trainer would use one default folder for every run
     required = {f.name for cls in classes for f in fields(cls)} & {"output_dir"}
     words = on_line
     if on_line and not on_line[0].startswith("-"):
@@ -238,7 +238,7 @@ def parse_specified(
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if "model_name_or_path" in specified.on_command_line:
-        required.discard("base_model")  # a model that the run continues to train has a base already
+        required.discard("base_model")  # a model to train further needs no base model
     if missing := sorted(required - specified.anywhere):
         raise ValueError(f"{missing[0]} is required; give --{missing[0]}, or a line of it in your own recipe")
     for value in [getattr(part, name, None) for part in parsed for name in MODELS]:
@@ -248,7 +248,7 @@ def parse_specified(
 
 
 def _names(words: Sequence[str]) -> frozenset[str]:
-    """Return the names of the options among the words of a command line."""
+    """Return the option names in the words of a command line."""
     return frozenset(word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--"))
 
 
@@ -269,8 +269,8 @@ def given_options(argv: Sequence[str] | None = None) -> dict[str, str]:
 
 def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str]:
     """
-    Convert a YAML to words of a command line, so that one parser converts and checks both: `language: no` is not a
-    boolean, and `1.10` is not a number. An option whose value is `required` is added to `required` instead.
+    Convert a YAML file to words of a command line, so that one parser checks both. Then `language: no` is not a
+    boolean, and `1.10` is not a number. Add an option with the value `required` to `required` instead.
     """
 
     def load(loader) -> Any:
@@ -283,7 +283,7 @@ def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str
     options = {action.dest: action for action in parser._actions}
     if unknown := sorted(texts.keys() - options):
         near = did_you_mean(unknown[0], options)
-        raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}{near}; take them out")
+        raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}{near}; remove them")
     words: list[str] = []
     for (key, text), value in zip(texts.items(), values.values(), strict=True):
         action = options[key]
@@ -294,7 +294,7 @@ def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str
         elif value in (None, []) and (action.nargs == "+" or key == "report_to"):
             parser.set_defaults(**{key: []})
         elif isinstance(value, list):
-            words = [f"--{key}", *text, *words]  # the words come before an option, which ends the list
+            words = [f"--{key}", *text, *words]  # at the front, so that the next option ends the list
         elif isinstance(value, dict):
             words.append(f"--{key}={json.dumps(value)}")
         else:  # only YAML knows `on` and `off`

@@ -1,11 +1,11 @@
-"""Train a causal language model to write answers of a requested length, whole or by LoRA.
+"""Train a causal language model to write answers of a requested length: all weights, or a LoRA adapter.
 
     lenctrl train causal/acl --base_model path/or/name --train_file rows.jsonl --lora_r 16 --output_dir runs/lora
 
 The rows have the columns `prompt` and `completion`, or `messages`, a chat. The length is counted from each answer. A
-chat with several answers gives one row for each; the earlier answers are part of its prompt. With `lora_r` the folder
-receives an adapter, which `pipeline` and `from_pretrained` load with its base; `adapter` trains one further. To resume
-an interrupted run, repeat the command.
+chat with several answers gives one row for each answer, with the earlier answers in its prompt. With `lora_r` the
+output is an adapter, which `pipeline` and `from_pretrained` load with its base. `adapter` trains an adapter further.
+To resume an interrupted run, repeat the command.
 """
 
 import copy
@@ -48,24 +48,24 @@ _OWN_SETTINGS = "overshoot_share no_length_share projection_lr_factor lora_r lor
 
 @dataclass
 class CausalArguments:
-    """The base, the rows, and how a causal model learns the length."""
+    """Options of a causal model: the base model, the rows, and how the model learns the length."""
 
     base_model: str = field(metadata={"help": "Plain causal model to start from"})
     train_file: str = field(metadata={"help": "Rows: json, jsonl, csv (these also as .gz) or parquet"})
     validation_file: str | None = option(None, "Rows of the validation loss")
-    length_encoding: str = option("ldpe", "How the model is given the length; none for the plain model", _ENCODINGS)
-    length_unit: str = option("character", "What a length counts", LENGTH_UNITS)
-    max_length: int = option(512, "Tokens; longer rows are dropped, and counted")
-    overshoot_share: float = option(0.0, "Share of the rows that teach how a text ends at a used-up length")
-    no_length_share: float = option(0.0, "Share of the rows that are given no length, for calls without one")
-    length_from: str | None = option(None, "What ends the thoughts of a row, `</think>`; its answer begins behind it")
-    projection_lr_factor: float = option(1.0, "The new length projection learns so many times as fast")
+    length_encoding: str = option("ldpe", "How the model reads the length; none for the plain model", _ENCODINGS)
+    length_unit: str = option("character", "Unit of lengths", LENGTH_UNITS)
+    max_length: int = option(512, "Most tokens of a row; longer rows are dropped, and their number is logged")
+    overshoot_share: float = option(0.0, "Share of the rows that teach how a text ends when no length remains")
+    no_length_share: float = option(0.0, "Share of the rows that are trained without a length, for calls without one")
+    length_from: str | None = option(None, "Marker that ends the thoughts of a row, `</think>`; the answer follows it")
+    projection_lr_factor: float = option(1.0, "Learning rate of the new length projection, as a factor")
     lora_r: int = option(0, "Rank of LoRA; 0 trains the whole model")
     lora_target: str = option("all-linear", "Layers of LoRA")
     adapter: str | None = option(None, "Adapter with length control over base_model, to train it further")
-    load_in_4bit: bool = option(False, "Load the base by bitsandbytes, for LoRA")
-    weights_dtype: str | None = option(None, "Round the final weights, to half the file", ["float16", "bfloat16"])
-    base_model_name: str | None = option(None, "Name of the base on the Hub, where base_model is a folder")
+    load_in_4bit: bool = option(False, "Load the base model in 4 bits by bitsandbytes, for LoRA")
+    weights_dtype: str | None = option(None, "Round the final weights, to halve the file", ["float16", "bfloat16"])
+    base_model_name: str | None = option(None, "Hub name of the base model, if base_model is a folder")
     language: str | None = option(None, "Language for the model card: en")
     license: str | None = option(None, "Licence for the model card: apache-2.0")
 
@@ -90,13 +90,13 @@ class CausalArguments:
 
     @property
     def name(self) -> str:
-        """Return the base's name for the adapter and the card: its Hub name, or the folder's name without the path."""
+        """Return the name of the base model for the adapter and the card: a Hub name, or a folder without its path."""
         local = Path(self.base_model)
         return self.base_model_name or (local.resolve().name if local.is_dir() else self.base_model)
 
 
 def check_base(name: str) -> None:
-    """Raise `ValueError` for a base that is not a plain causal model."""
+    """Raise `ValueError` if the base model is not a plain causal model."""
     config = AutoConfig.from_pretrained(name)
     if hasattr(config, "length_encoding"):
         raise ValueError(f"base_model={name} has length control already; give the plain model")
@@ -111,7 +111,7 @@ def build(options: CausalArguments, args, tokenizer, rows: Dataset):
         from transformers import BitsAndBytesConfig  # if bitsandbytes is missing, transformers raises a clear error
 
         quantization = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True)}
-    # a float16 file is for serving: trained weights are float32; frozen weights under an adapter keep their type
+    # train in float32, even from a float16 file; frozen weights below an adapter keep their type
     dtype = "auto" if options.trains_adapter else torch.float32
     plain = AutoModelForCausalLM.from_pretrained(options.base_model, dtype=dtype, **quantization)
     if options.load_in_4bit:
@@ -131,14 +131,14 @@ def build(options: CausalArguments, args, tokenizer, rows: Dataset):
 
 
 def _prepare(model, options: CausalArguments, tokenizer, rows: Dataset) -> None:
-    """Tell a length-controlled model the lengths of its rows, and whether some have none."""
+    """Set in a length-controlled model the lengths of its training rows, and whether a length is optional."""
     model.config.trained_lengths = trained_lengths(model, tokenizer, rows, options.length_from)
     if options.no_length_share:
         model.make_length_optional()
 
 
 def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Dataset):
-    """Put an adapter that exists over its base, in float32, to train it."""
+    """Load an existing adapter over the plain base model, with the adapter's weights in float32, to train it."""
     model = load_adapter(options.adapter, plain, merge=False, is_trainable=True)
     control = model.get_base_model()
     for name in ("length_encoding", "length_unit"):
@@ -154,7 +154,7 @@ def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Datas
 
 
 def _with_lora(model, options: CausalArguments, args):
-    """Add a new adapter to the model; the adapter names its base without a path."""
+    """Add a new LoRA adapter to the model; in the adapter, the name of the base model has no path."""
     from peft import LoraConfig, get_peft_model
 
     whole = [name for name in ("length_projection", "length_embedding") if getattr(model, name, None) is not None]
@@ -169,7 +169,7 @@ def _with_lora(model, options: CausalArguments, args):
 
 
 def _name_base(options: CausalArguments, args) -> None:
-    """Note the folder of the base, for loading on this machine."""
+    """Save the path of the base model's folder in the run, for loading on this machine."""
     base = Path(options.base_model)
     if args.should_save and base.is_dir():
         Path(args.output_dir, BASE).parent.mkdir(parents=True, exist_ok=True)
@@ -178,8 +178,8 @@ def _name_base(options: CausalArguments, args) -> None:
 
 def _bind_to_control(lora) -> None:
     """
-    Give the layers of an adapter their names in a `LenCtrlForCausalLM`. PEFT then refuses to put the adapter on the
-    plain base, where the short names would match but the weights would be missing.
+    Name the layers of an adapter as in a `LenCtrlForCausalLM`. Then PEFT refuses to load the adapter over the plain
+    base model. There the short names would match, but weights would be missing.
     """
     names = lora.target_modules
     if not isinstance(names, str):
@@ -188,7 +188,7 @@ def _bind_to_control(lora) -> None:
 
 
 def trained_lengths(model, tokenizer, rows: Dataset, length_from: str | None = None) -> dict[str, int]:
-    """Return the range of the answers' lengths for the configuration, so that `generate` warns of other lengths."""
+    """Return the `trained_lengths` of the configuration, from the answers of the rows; see `range_of`."""
     lengths: list[int] = []
     table, eos = model.unit_table, [tokenizer.eos_token_id]
     thoughts = thoughts_of(length_from, tokenizer, table)
@@ -198,8 +198,8 @@ def trained_lengths(model, tokenizer, rows: Dataset, length_from: str | None = N
 
 
 def make_trainer(options: CausalArguments, args, tokenizer) -> ResumableTrainer:
-    """Build the Trainer of a run; only training batches have overshoot."""
-    pads_right = copy.deepcopy(tokenizer)  # positions count from the first token, and so they do in generation
+    """Build the Trainer of a run; only training batches have overshoot rows and rows without a length."""
+    pads_right = copy.deepcopy(tokenizer)  # so positions count from the first token, as in generation
     pads_right.padding_side = "right"
     files = {"train": options.train_file, "validation": options.validation_file}
     with args.main_process_first(desc="tokenising"):
@@ -254,15 +254,15 @@ def card_of(options: CausalArguments, args, trainer: ResumableTrainer, history) 
 
 
 def parse(argv=None) -> tuple[CausalArguments, TrainingArguments]:
-    """Parse the options of a run; batches are grouped by length unless the options set another strategy."""
+    """Parse the options of a run; by default rows of similar length share a batch."""
     options, args = parse_arguments((CausalArguments, TrainingArguments), argv, __doc__)
     if "train_sampling_strategy" not in given_options(argv):
-        args.train_sampling_strategy = "group_by_length"  # a third of a random batch is padding
+        args.train_sampling_strategy = "group_by_length"  # in random batches a third would be padding
     return options, args
 
 
 def load_tokenizer(options: CausalArguments) -> Any:
-    """Load the base's tokenizer, with a token for padding."""
+    """Load the tokenizer of the base model, with a token for padding."""
     tokenizer = tokenizer_of(options.base_model)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -270,7 +270,7 @@ def load_tokenizer(options: CausalArguments) -> Any:
 
 
 def main(argv=None) -> dict:
-    """Run the recipe and return the figures of the training."""
+    """Train a causal model by the options, and return the figures of the training."""
     options, args = parse(argv)
     set_up(args)
     check_base(options.base_model)

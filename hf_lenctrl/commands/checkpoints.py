@@ -26,7 +26,7 @@ def trained_steps(checkpoint: str | Path) -> int:
 
 
 def checkpoints_of(output_dir: str | Path) -> list[Path]:
-    """Return the complete `checkpoint-<step>` folders of a run, oldest first; skip one that is only half saved."""
+    """Return the complete `checkpoint-<step>` folders of a run, oldest first; skip incomplete ones with a warning."""
     folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.rpartition("-")[2].isdecimal()]
     complete = []
     for folder in sorted(folders, key=lambda path: int(path.name.rpartition("-")[2])):
@@ -45,7 +45,7 @@ def last_checkpoint(output_dir: str | Path) -> str | None:
 
 
 def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
-    """Raise `ValueError` if the optimizer's or the schedule's state is missing: Trainer would start a new one."""
+    """Raise `ValueError` if the state of optimizer or schedule is missing; Trainer would silently start a new one."""
     names = {path.name for path in Path(folder).iterdir()}
     sharded = any(name.startswith(("global_step", "optimizer_", "pytorch_model_fsdp")) for name in names)
     missing = {"optimizer.pt", "scheduler.pt"} - names
@@ -55,8 +55,8 @@ def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
 
 def finished_with(checkpoint: str | Path, args: TrainingArguments) -> Path | None:
     """
-    Return the checkpoint to keep if the run that wrote this checkpoint is finished. Return `None` if it is not, or if
-    the arguments request a longer run.
+    Return the final checkpoint of a finished run: its last `checkpoint`, or the best one. Return `None` if the run is
+    not finished, or if the arguments request more training.
     """
     state = state_of(checkpoint)
     longer = args.max_steps > state.max_steps or args.max_steps < 0 and args.num_train_epochs > state.num_train_epochs
@@ -68,9 +68,9 @@ def finished_with(checkpoint: str | Path, args: TrainingArguments) -> Path | Non
 
 def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
     """
-    Return the mean of the weights of several checkpoints of one run, oldest first (Vaswani et al. 2017, section 6.1,
-    average the last five). Floats are averaged in float32 and keep their dtype. Integers, such as the unit table, come
-    from the last checkpoint.
+    Return the mean weights of several checkpoints of a run, oldest first, as in Vaswani et al. 2017, section 6.1.
+    Floats are averaged in float32 and keep their dtype. Integers, such as the unit table, come from the last
+    checkpoint.
     """
     total: dict[str, torch.Tensor] = {}
     for folder in folders:
@@ -83,7 +83,7 @@ def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor
 
 
 def load_average(model, folders: Sequence[str | Path]) -> None:
-    """Load the mean of the checkpoints' weights into a model, see `average_checkpoints`."""
+    """Load the mean weights of checkpoints into a model, see `average_checkpoints`."""
     logger.info("loading %s", ", ".join(Path(folder).name for folder in folders))
     # safetensors omits tied weights and Marian's fixed positions, so some names are missing
     model.load_state_dict(average_checkpoints(folders), strict=False)
@@ -92,16 +92,16 @@ def load_average(model, folders: Sequence[str | Path]) -> None:
 
 def is_worse(mean: dict[str, float], last: dict[str, float]) -> bool:
     """
-    Return whether the mean of checkpoints is worse than the last: in its loss, or by a tenth in its length error.
+    Return whether the mean of checkpoints is worse than the last one: its loss, or its length error by over a tenth.
     """
     return not mean["loss"] <= last["loss"] or mean.get("mae", 0.0) > 1.1 * last.get("mae", 0.0)
 
 
 def keep_better(trainer, count: int) -> str:
     """
-    Load the mean of a run's last checkpoints, or only the last checkpoint if the mean is worse on the validation rows.
-    The mean takes only checkpoints of the second half of the run, after the warm-up. Return a sentence that says which
-    weights were kept, and why.
+    Load the mean weights of the last `count` checkpoints, or the last checkpoint if the mean is worse on the
+    validation rows. The mean includes only checkpoints of the second half of the run, after the warm-up. Return a
+    sentence that says which weights were kept, and why.
     """
     folders = checkpoints_of(str(trainer.args.output_dir))
     if not folders:

@@ -1,4 +1,4 @@
-"""Load rows, split them by group, tokenize them, and report the dropped rows."""
+"""Load the rows of a data set, split them by group, tokenize them, and report the dropped rows."""
 
 import logging
 import zlib
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RowReport:
-    """A report of how many rows of a split were kept, dropped or cut."""
+    """The numbers of rows of a split that were kept, dropped or cut; `dropped` holds the reasons."""
 
     split: str
     rows: int = 0
@@ -43,10 +43,10 @@ class RowReport:
 
 def load_splits(args: DataArguments) -> DatasetDict:
     """
-    Load the train, validation and test rows, with string columns `source` and `target`, and with the column
-    `keep_length` of train if `args.keep_length_column` names one. A missing split is cut from train by a hash of the
-    row's group (`args.group_column`), or without groups by a hash of the source. So groups never mix, and the split is
-    the same on every machine.
+    Load the train, validation and test rows, with text columns `source` and `target`; train also has `keep_length` if
+    `args.keep_length_column` is set. A missing split is cut from train, by a hash of the row's group
+    (`args.group_column`), or without groups of the source. So a group is never in two splits, and the splits are the
+    same on every machine.
     """
     splits, files = _given_splits(args)
     if "train" not in splits:
@@ -70,13 +70,13 @@ def load_splits(args: DataArguments) -> DatasetDict:
 
 
 def _only(rows: Dataset, names: dict[str, str]) -> Dataset:
-    """Return the rows with these columns alone, under their new names."""
+    """Return the rows with only the columns in `names`, renamed to the values of `names`."""
     rows = rows.select_columns(list(names))
     return rows if list(names) == list(names.values()) else rows.rename_columns(names)
 
 
 def _given_splits(args: DataArguments) -> tuple[dict[str, Any], dict[str, str]]:
-    """Load the splits that have a file or a name; return them and their origins, for messages."""
+    """Load the splits of the given files or data set; return them, and their file or name for messages."""
     given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     if args.dataset_name is not None and any(given.values()):
         raise ValueError(f"--dataset_name {args.dataset_name} has its own splits, got files too; give one of them")
@@ -108,7 +108,7 @@ def _check_columns(rows: Dataset, file: str, args: DataArguments) -> None:
 
 
 def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:
-    """Cut splits from the training rows by a hash of the group."""
+    """Cut the splits in `shares` from the training rows, by a hash of the group; return them and the rest."""
     if sum(shares.values()) >= 1:
         raise ValueError(f"the shares cut from train must add up to less than 1, got {shares}")
     column = args.group_column or args.source_column
@@ -132,14 +132,14 @@ def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict
 
 def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
     """
-    Return the rows whose target has none of these lengths, to test at unseen lengths (Takase & Okazaki 2019, Tables 1,
-    2, 4).
+    Drop the rows whose target has one of these lengths, to test at unseen lengths (Takase & Okazaki 2019, Tables 1, 2,
+    4).
     """
     table, unseen = UnitTable.from_tokenizer(tokenizer, unit), set(lengths)
 
     def found(targets) -> list[set[int]]:
         """
-        Return the unseen lengths of each target: that of its text, and that of its tokens, which training counts.
+        Return the unseen lengths of each target, by its text and by its tokens, which training counts.
         """
         texts = [(text or "").strip() for text in targets]
         ids = tokenizer(text_target=texts, verbose=False)["input_ids"]
@@ -176,8 +176,8 @@ def tokenize(
     length: int | None = None,
 ) -> tuple[DatasetDict, list[RowReport]]:
     """
-    Tokenize the splits; return the columns `input_ids`, `attention_mask`, `labels` and `keep_length`, if there, and a
-    report for each split.
+    Tokenize the splits. Return the splits with `input_ids`, `attention_mask`, `labels` and perhaps `keep_length`, and
+    a report for each split.
 
     Rows with an empty text, or with a target over `args.max_target_length` tokens, are dropped. Sources over
     `args.max_source_length` tokens are cut. With `length_tokens` each source begins with the token of its target's
@@ -215,7 +215,7 @@ def _encode(batch, *, tokenizer, args: DataArguments, tokens: LengthTokens | Non
     columns = tokenizer(sources, truncation=True, max_length=room)
     whole = tokenizer(sources)["input_ids"] if sources else []
     columns["labels"] = tokenizer(text_target=targets)["input_ids"]
-    # a target that has only unknown letters has no length to train on
+    # a target of only unknown letters has no length to train on
     written = tokenizer.batch_decode(columns["labels"], skip_special_tokens=True)
     columns["empty"] = [not (source and text.strip()) for source, text in zip(sources, written, strict=True)]
     columns["source_cut"] = [len(ids) > room for ids in whole]

@@ -4,8 +4,8 @@
     lenctrl evaluate --input_file theirs.csv --output_column summary --length 75 --reference_column gold
     lenctrl evaluate --input_file out.jsonl --units character word --requested_column characters words
 
-The input is json, jsonl, csv (.gz too) or parquet. The command prints the report as Markdown; `--output_dir` receives
-it as `report.json`, `report.md` and `report.png`.
+The input is json, jsonl, csv (.gz too) or parquet. The command prints the report as Markdown. With `--output_dir` it
+also writes `report.json`, `report.md` and `report.png`.
 """
 
 import argparse
@@ -29,29 +29,29 @@ def make_parser() -> CommandParser:
     add("--input_file", required=True, help="outputs: json, jsonl, csv (.gz too), parquet")
     add("--output_column", default="output", help="column of the texts")
     lengths = parser.add_mutually_exclusive_group()
-    columns = "column of requested lengths, one for each unit"
+    columns = "column of the requested lengths; one column for each unit"
     lengths.add_argument("--requested_column", nargs="+", default=["requested"], help=columns)
-    lengths.add_argument("--length", type=int, nargs="+", help="length of every text; one for each unit")
+    lengths.add_argument("--length", type=int, nargs="+", help="requested length of every text; one for each unit")
     add("--units", nargs="+", choices=LENGTH_UNITS, default=["character"], help="units to report on")
     add("--tokenizer", type=model_name, help="folder or Hub name of the tokenizer that counts tokens")
     add("--reference_column", help="column of references; adds ROUGE")
     add(
         "--source_column",
         default="source",
-        help="column of sources: whose beginning is the baseline, and which texts are of one source",
+        help="column of sources; their beginnings are the baseline, and they show which texts have one source",
     )
-    add("--baseline_column", help="column of another system's texts, to be the baseline instead")
+    add("--baseline_column", help="column of another system's texts, the baseline instead of the sources")
     add("--rouge_unit", choices=ROUGE_UNITS, default="word", help="character for Japanese or Chinese")
-    add("--rouge_max_bytes", type=int, help="cut outputs to so many bytes for ROUGE, 75 in DUC 2004")
-    parser.add_window("window that the outputs had: units, a share, or two, below and above")
-    add("--bucket_width", type=int, help="requested lengths in each bucket of the report")
-    add("--worst", type=int, default=5, help="examples to show, those with the largest differences")
+    add("--rouge_max_bytes", type=int, help="for ROUGE, cut outputs to this number of bytes, 75 in DUC 2004")
+    parser.add_window("window of the requested lengths: units, a share, or two values, below and above")
+    add("--bucket_width", type=int, help="number of requested lengths in a bucket of the report")
+    add("--worst", type=int, default=5, help="number of examples with the largest differences to show")
     add("--output_dir", help="folder for report.json, report.md and report.png")
     return parser
 
 
 def parse(argv) -> argparse.Namespace:
-    """Parse the options; refuse options without an effect, and a folder that already holds a report."""
+    """Parse the options; exit with a message if an option has no effect, or if the folder already has a report."""
     parser = make_parser()
     args = parser.parse_args(argv)
     given = "requested_column" if args.length is None else "length"
@@ -83,7 +83,7 @@ def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list[
 
 
 def sources_in(args: argparse.Namespace, rows: Rows) -> list[str] | None:
-    """Return a string for each row that identifies its source, a text or a chat; `None` if the file has no sources."""
+    """Return for each row a string that is equal for equal sources; `None` if the file has no column of sources."""
     if args.source_column not in rows.columns:
         return None
     sources = zip(rows.numbers, rows.column(args.source_column), strict=True)
@@ -91,7 +91,7 @@ def sources_in(args: argparse.Namespace, rows: Rows) -> list[str] | None:
 
 
 def main(argv=None) -> None:
-    """Run the command: print the report, and save it if a folder is named."""
+    """Run the command: print the report, and save it if `--output_dir` is given."""
     args = parse(argv)
     rows = Rows(args.input_file)
     # the column `dropped` in the `test_outputs.jsonl` of a run marks rows that were not tested and have no text
@@ -124,7 +124,7 @@ def main(argv=None) -> None:
         if baseline:
             report.baseline = {"name": name, **rouge_metrics(baseline, references, **how)}
     report.text = text_quality(texts)
-    # half a character in a text is invalid UTF-8
+    # a lone surrogate in a text is invalid UTF-8
     print(report.markdown().encode(errors="backslashreplace").decode())
     if args.output_dir is not None:
         report.save(args.output_dir)

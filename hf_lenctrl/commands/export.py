@@ -3,9 +3,9 @@
     lenctrl export runs/ldpe --output_dir runs/ldpe-onnx
     lenctrl export runs/ldpe --output_dir runs/ldpe-onnx --quantization int8
 
-The export takes any length, in every unit and encoding. The folder receives `onnx/`, `lenctrl.json`, the
-configurations, the tokenizer and a card. `hf_lenctrl.engines.onnx_runner.OnnxModel(folder)` generates with it. This
-needs `pip install "hf_lenctrl[onnx]"`.
+The exported model accepts any length, in every unit and encoding. The output folder has `onnx/`, `lenctrl.json`, the
+configurations, the tokenizer and a card. `hf_lenctrl.engines.onnx_runner.OnnxModel(folder)` generates with it. The
+command needs `pip install "hf_lenctrl[onnx]"`.
 """
 
 import shutil
@@ -33,14 +33,14 @@ print(tokenizer.decode(ids[0], skip_special_tokens=True, clean_up_tokenization_s
 
 
 def _copied(folder: Path) -> dict:
-    """Copy the fields of the original model's card that also hold for the export, such as the license."""
+    """Return the fields of the original model's card that are also true for the export, such as the license."""
     known = ModelCard.load(folder / "README.md").data.to_dict() if (folder / "README.md").is_file() else {}
     names = ("language", "license", "license_name", "license_link", "datasets", "pipeline_tag", "base_model")
     return {name: known[name] for name in names if known.get(name) is not None}
 
 
 def onnx_card(model, folder: str | Path) -> ModelCard:
-    """Build the card of an exported model; fields such as the license come from the model's card in `folder`."""
+    """Build the card of an exported model; copy fields such as the license from the model's card in `folder`."""
     folder = Path(folder)
     use = (
         "`onnx/` holds this model for ONNX Runtime, `lenctrl.json` what a program without `hf_lenctrl` needs to keep "
@@ -53,13 +53,13 @@ def onnx_card(model, folder: str | Path) -> ModelCard:
 
 def export(model_folder: str | Path, output_dir: str | Path, quantization: str | None = None) -> Path:
     """
-    Export a model into a folder that does not exist yet. A failure leaves no folder. A killed command leaves one in
-    `_run/`; the next command for the same folder removes it.
+    Export a model into a new folder, and return the folder. A failed command leaves no folder. A killed command leaves
+    a part in `_run/`, which the next command for the same folder removes.
     """
     output_dir = Path(output_dir)
     if output_dir.exists():
         raise ValueError(f"{output_dir} exists; remove it or name another folder: --output_dir")
-    import_onnxruntime()  # a missing library is found before a large model is loaded
+    import_onnxruntime()  # a missing library raises an error before a large model is loaded
     model = AutoModelForSeq2SeqLM.from_pretrained(model_folder)
     tokenizer = tokenizer_of(model_folder)
     output_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -77,9 +77,9 @@ def export(model_folder: str | Path, output_dir: str | Path, quantization: str |
 def make_parser() -> CommandParser:
     """Return the parser of the options."""
     parser = CommandParser(description=__doc__)
-    parser.add_argument("model_folder", type=model_name, help="folder or Hub name of a controlled model")
-    parser.add_argument("--output_dir", required=True, help="a folder that does not exist")
-    parser.add_argument("--quantization", help="of the weights: float32, the default, or int8")
+    parser.add_argument("model_folder", type=model_name, help="folder or Hub name of a length-controlled model")
+    parser.add_argument("--output_dir", required=True, help="a new folder")
+    parser.add_argument("--quantization", help="type of the weights: float32, the default, or int8")
     return parser
 
 

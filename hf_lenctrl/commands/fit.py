@@ -1,12 +1,12 @@
-"""Make the texts of a file keep a limit.
+"""Make each text of a file keep its limit.
 
     lenctrl fit --input_file texts.txt --length 60 --model runs/rewrite --output_file fitted.jsonl
     lenctrl fit --input_file rows.jsonl --length_column budget --candidates_column others --output_file fitted.jsonl
 
-A text that fits does not change. Otherwise the command takes the best of the row's candidates; if none fits, the model
-rewords the text. No text is cut. Each line of the output holds a row of the input, with `requested`, `output`,
-`length` (measured), `origin` (`source`, `candidate` or `model`), `score` and `fault` added. To resume an interrupted
-command, repeat it.
+A text that fits does not change. For another text, the command takes the best of the row's candidates; if none fits,
+the model rewords the text. No text is cut. Each output line holds the input row, and also `requested`, `output`,
+`length` (the measured length), `origin` (`source`, `candidate` or `model`), `score` and `fault`. To resume an
+interrupted command, repeat it.
 """
 
 import argparse
@@ -35,7 +35,7 @@ BLOCK = 64  # a killed command loses at most this many texts
 
 
 def limit(value: str) -> int | str:
-    """Parse `--length`: a number of units, or the name of a limit."""
+    """Parse `--length`: a number of units, or the name of a limit, such as `bluesky`."""
     if value not in PRESETS and not value.isdecimal():
         raise argparse.ArgumentTypeError(f"must be an integer or one of {', '.join(PRESETS)}, got {value!r}")
     return value if value in PRESETS else int(value)
@@ -48,18 +48,18 @@ def make_parser() -> CommandParser:
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv (.gz too), parquet")
     add("--output_file", required=True, help="JSON lines")
     lengths = parser.add_mutually_exclusive_group(required=True)
-    lengths.add_argument("--length", type=limit, help="units that every text may have, or a limit's name, bluesky")
+    lengths.add_argument("--length", type=limit, help="length of every text in units, or a limit such as bluesky")
     lengths.add_argument("--length_column", help="column of the length of each text")
-    add("--length_unit", type=unit_name, metavar="UNIT", help=f"the model's, or characters, or {UNIT_HELP}")
+    add("--length_unit", type=unit_name, metavar="UNIT", help=f"default: the model's unit, or characters; {UNIT_HELP}")
     add("--length_constraint", choices=LENGTH_CONSTRAINTS, default="max", help="never longer, exact, never shorter")
-    parser.add_window("window around an exact length: units (4), a share (0.1), or two of them, below and above")
-    add("--model", type=model_name, help="folder or Hub name of a model that rewords; without it, candidates alone")
-    add("--base_model", type=model_name, help="base of a --model that is an adapter; by default the one that it names")
-    add("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
-    add("--instruction", default=INSTRUCTION, help="system message, for a model with a chat template")
+    parser.add_window("window around an exact length: units (4), a share (0.1), or two values, below and above")
+    add("--model", type=model_name, help="folder or Hub name of a model that rewords; by default only candidates")
+    add("--base_model", type=model_name, help="base model, if --model is an adapter; default: the one it names")
+    add("--dtype", choices=["float32", "bfloat16", "float16"], help="type of the weights")
+    add("--instruction", default=INSTRUCTION, help="system message for a model with a chat template")
     add("--source_column", default="source", help="column of the texts")
     add("--candidates_column", help="column with a list of other texts for each row")
-    add("--column_prefix", default="", help="of the added columns where rows have such columns")
+    add("--column_prefix", default="", help="prefix of the added columns, if the rows have columns of these names")
     return parser
 
 
@@ -75,7 +75,7 @@ def candidates_of(rows: Rows, column: str | None) -> list[list[str]]:
 
 
 def write(requests: list[Request], candidates: list[list[str]], args: Any, file: OutputFile) -> None:
-    """Fit the texts that the file does not hold yet, block by block."""
+    """Fit the texts that the output file does not hold yet, and append each block of lines to the file."""
     unit = None if args.length_unit is None else load_unit(args.length_unit)
     options: dict[str, Any] = {"unit": unit, "constraint": args.length_constraint}
     options |= {"tolerance": args.length_tolerance, "instruction": args.instruction}

@@ -1,10 +1,10 @@
-"""Fit a cost of each character to the seconds that a voice takes to speak texts.
+"""Fit a cost of each character to the seconds that a voice needs to speak texts.
 
     lenctrl fit-cost --input_file docs/samples/spoken.jsonl --output_file cost.json
 
-The rows have the columns `text` and `seconds`. `hf_lenctrl.load_cost` loads the output as a function, for `cost=`.
-The command first fits nine rows of ten, and prints the mean absolute error (MAE) for every tenth row; the output is
-fitted to all rows.
+The rows have the columns `text` and `seconds`. `hf_lenctrl.load_cost` loads the output as a function, for `cost=`. The
+command first fits nine of ten rows, and prints the mean absolute error (MAE) on the others. Then it fits all rows, and
+writes the result.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from .arguments import CommandParser
 from .rows import Rows
 
 
-HELD_OUT = 10  # every tenth row
+HELD_OUT = 10  # the error is measured on every tenth row
 
 
 def make_parser() -> CommandParser:
@@ -30,7 +30,7 @@ def make_parser() -> CommandParser:
 
 
 def seconds_of(rows: Rows, column: str) -> list[float]:
-    """Return a column of numbers, also of a csv file; raise `ValueError` for another value."""
+    """Return a column as numbers, also from the texts of a csv file; raise `ValueError` for other values."""
     found = []
     for i, value in zip(rows.numbers, rows.column(column), strict=True):
         try:
@@ -41,7 +41,7 @@ def seconds_of(rows: Rows, column: str) -> list[float]:
 
 
 def main(argv=None) -> None:
-    """Run the command: measure the error on held-out rows, and write the cost of all."""
+    """Run the command: measure the error on held-out rows, then fit the cost to all rows and write it."""
     args = make_parser().parse_args(argv)
     rows = Rows(args.input_file)
     pairs = list(zip(rows.texts(args.text_column), seconds_of(rows, args.seconds_column), strict=True))

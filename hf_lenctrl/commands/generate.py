@@ -6,12 +6,12 @@
     lenctrl generate --model runs/ldpe --rerank 20 --length_constraint max ...
     lenctrl generate --model runs/ldpe --predictor runs/predictor --length predict ...
 
-The input is a text file, one source a line, or json, jsonl, csv (.gz too) or parquet. Each line of the output holds a
-row of the input, in the input's order, with `source`, `requested`, `output` and `length` (measured) added. With
-`--num_return_sequences` it also holds `rank`, `score` (of beams: the mean log-probability of a token) and `row`, the
-number of the input row. Several lengths give a line for each. With `--min_score` a line holds the `score` of its text;
-lines with a lower score are also in a second file, `<output_file>.low.jsonl`, for a person to read.
-To resume an interrupted command, repeat it. `accelerate launch` splits the texts over processes.
+The input is a text file with one source in each line, or json, jsonl, csv (.gz too) or parquet. Each output line holds
+an input row, in the same order, and also `source`, `requested`, `output` and `length` (the measured length). With
+`--num_return_sequences` a line also holds `rank`, `score` (for beams: the mean log-probability of a token) and `row`,
+the number of the input row. Several lengths give several lines. With `--min_score` a line also holds the `score` of
+its text; lines with a lower score are also in a second file, `<output_file>.low.jsonl`, for a person to read. To
+resume an interrupted command, repeat it. `accelerate launch` splits the texts over processes.
 """
 
 import argparse
@@ -42,11 +42,11 @@ from .rows import Request, Rows, requests_of
 
 
 SAMPLING = (
-    ("temperature", float, "of sampling: under 1 for likely tokens, over 1 for others"),
-    ("top_k", int, "sample from so many tokens"),
-    ("top_p", float, "sample from the likeliest tokens of this share"),
-    ("no_repeat_ngram_size", int, "no repeated n-grams of this size"),
-    ("repetition_penalty", float, "over 1 against tokens that are there already"),
+    ("temperature", float, "temperature of sampling: under 1 favours likely tokens, over 1 others"),
+    ("top_k", int, "sample only from this number of most likely tokens"),
+    ("top_p", float, "sample only from the most likely tokens that have this share of the probability"),
+    ("no_repeat_ngram_size", int, "size of n-grams that may not repeat in a text"),
+    ("repetition_penalty", float, "penalty for tokens that the text already has; 1 means none"),
 )
 # these options belong to the command; the others go to the pipeline
 OWN = """model base_model input_file output_file overwrite length length_column length_ratio reference_column
@@ -54,7 +54,7 @@ OWN = """model base_model input_file output_file overwrite length length_column 
 
 
 def length_source(value: str) -> int | tuple | str:
-    """Parse a value of `--length`: a number of units, a range, a limit's name, or the lengths' source as `predict`."""
+    """Parse a value of `--length`: a number, a range, the name of a limit, or `predict`, `source` or `reference`."""
     if value in ("predict", "source", "reference", *PRESETS):
         return value
     try:
@@ -67,7 +67,7 @@ def length_source(value: str) -> int | tuple | str:
 
 
 def unit_and_limit(value: str) -> tuple[str, int]:
-    """Parse `--second_limit`: a unit and the largest number of it, `word=6`."""
+    """Parse `--second_limit`, such as `word=6`: return the unit and its highest number."""
     unit, _, most = value.partition("=")
     if unit not in LENGTH_UNITS or not most.isdecimal() or int(most) < 1:
         raise argparse.ArgumentTypeError(f"must be a unit and a number of at least 1, word=6, got {value!r}")
@@ -78,47 +78,47 @@ def make_parser() -> CommandParser:
     """Return the parser of the options."""
     parser = CommandParser(description=__doc__)
     add = parser.add_argument
-    add("--model", required=True, type=model_name, help="folder or Hub name")
-    add("--base_model", type=model_name, help="base of a --model that is an adapter; by default the one that it names")
+    add("--model", required=True, type=model_name, help="folder or Hub name of the model")
+    add("--base_model", type=model_name, help="base model, if --model is an adapter; default: the one it names")
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv (.gz too), parquet")
     add("--output_file", required=True, help="JSON lines")
-    add("--overwrite", action="store_true", help="begin again where --output_file exists, with whatever options")
-    second = "at most so many of another unit too, word=6; the constraint is then max by default"
+    add("--overwrite", action="store_true", help="begin again if --output_file exists, with any options")
+    second = "limit in a second unit, word=6; the default constraint is then max"
     add("--second_limit", type=unit_and_limit, metavar="UNIT=N", help=second)
     lengths = parser.add_mutually_exclusive_group()
     lengths.add_argument(
         "--length",
         type=length_source,
         nargs="+",
-        help="units of every output, or a range, 30-42; several for an output at each; or a limit by its name, as "
-        "bluesky; or 'predict' by a length predictor, 'source' or 'reference' for as many as these have",
+        help="length of every output, or a range, 30-42; several values give an output for each; or the name of a "
+        "limit, bluesky; or 'predict', by a length predictor; or the length of 'source' or 'reference'",
     )
-    lengths.add_argument("--length_column", help="column that holds the length or the range of each text")
-    lengths.add_argument("--length_ratio", type=float, nargs="+", help="times the source's length; two are a range")
-    add("--predictor", type=model_name, help="length predictor for --length predict; defaults to the model's own")
+    lengths.add_argument("--length_column", help="column with the length or the range of each text")
+    lengths.add_argument("--length_ratio", type=float, nargs="+", help="ratio to the source's length; two are a range")
+    add("--predictor", type=model_name, help="length predictor for --length predict; default: the model's predictor")
     add("--reference_column", help="column of the references for --length reference")
-    add("--length_unit", type=unit_name, metavar="UNIT", help=f"the model's, or {UNIT_HELP}")
-    add("--length_constraint", choices=LENGTH_CONSTRAINTS, help="never longer, exactly so long, or never shorter")
-    parser.add_window("window around an exact length: units (4), a share (0.1), or two of them, below and above")
-    add("--min_score", type=float, help="texts under it go into <output_file>.low.jsonl too, for a person to read")
-    add("--num_return_sequences", type=int, default=1, help="outputs for each text, the best first")
-    add("--rerank", type=int, default=0, help="candidates, of which the one with most source words wins")
+    add("--length_unit", type=unit_name, metavar="UNIT", help=f"default: the model's unit; {UNIT_HELP}")
+    add("--length_constraint", choices=LENGTH_CONSTRAINTS, help="never longer, exact, never shorter")
+    parser.add_window("window around an exact length: units (4), a share (0.1), or two values, below and above")
+    add("--min_score", type=float, help="also write texts with a lower score to <output_file>.low.jsonl, to read them")
+    add("--num_return_sequences", type=int, default=1, help="number of outputs for each text, the best first")
+    add("--rerank", type=int, default=0, help="number of candidates; the output is the one with most source words")
     add("--source_column", default="source", help="column of the texts")
-    add("--column_prefix", default="", help="of `requested`, `output` and `length` where rows have such columns")
-    add("--num_beams", type=int, help="width of the search; 4, or 1 with --do_sample")
-    add("--do_sample", action="store_true", help="sample; with one beam unless --num_beams is given")
+    add("--column_prefix", default="", help="prefix of the added columns, if the rows have columns of these names")
+    add("--num_beams", type=int, help="number of beams; default: 4, or 1 with --do_sample")
+    add("--do_sample", action="store_true", help="sample tokens, with one beam unless --num_beams is set")
     for name, kind, text in SAMPLING:
         add(f"--{name}", type=kind, help=text)
-    add("--seed", type=int, default=0, help="of sampling")
-    add("--batch_size", type=int, help="most rows of a batch; 32, or no limit with --batch_tokens")
-    add("--batch_tokens", type=int, help="most rows times source and requested length of a batch")
-    add("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
-    add("--compile", action="store_true", help="torch.compile and a static cache, in a minute or two; not for CPUs")
+    add("--seed", type=int, default=0, help="seed of sampling")
+    add("--batch_size", type=int, help="most rows of a batch; default: 32, or no limit with --batch_tokens")
+    add("--batch_tokens", type=int, help="most tokens of a batch: rows times source and requested length")
+    add("--dtype", choices=["float32", "bfloat16", "float16"], help="type of the weights")
+    add("--compile", action="store_true", help="torch.compile (in a minute or two) and a static cache; not on CPUs")
     return parser
 
 
 def parse(argv) -> argparse.Namespace:
-    """Parse the options; refuse options that would have no effect."""
+    """Parse the options; exit with a message if an option would have no effect."""
     parser = make_parser()
     args = parser.parse_args(argv)
     args.num_beams = args.num_beams or (1 if args.do_sample else 4)
@@ -132,14 +132,14 @@ def parse(argv) -> argparse.Namespace:
     if (args.way == "reference") != (args.reference_column is not None):
         parser.error("--length reference and --reference_column go together")
     if args.predictor is not None and args.way != "predict":
-        parser.error("--predictor goes with --length predict")
+        parser.error("--predictor needs --length predict")
     if args.min_score is not None and args.num_return_sequences > 1:
-        parser.error("--min_score goes with one output for each text, that the model chooses")
+        parser.error("--min_score needs one output for each text; leave out --num_return_sequences")
     return args
 
 
 def load(path: str, dtype: str | None = None, compiled: bool = False, base_model: str | None = None):
-    """Load the model and its tokenizer; `base_model` is the base of an adapter."""
+    """Load a model in eval mode, and its tokenizer; `base_model` is the base model of an adapter."""
     from ..adapters import is_adapter  # `--help` does not need these imports
     from ..conversion import auto_class, tokenizer_of
 
@@ -153,7 +153,7 @@ def load(path: str, dtype: str | None = None, compiled: bool = False, base_model
 
 
 def models_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the identities (sizes and hashes) of the model and the predictor, under the names of their options."""
+    """Return the identities of the model and the predictor (see `identity`), by the names of their options."""
     found: dict[str, Any] = {"model": identity(args.model)}
     name = args.predictor
     if args.way == "predict" and name is None:
@@ -163,7 +163,7 @@ def models_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the pipeline; a missing option leaves the model's default."""
+    """Return the options of the pipeline call; an option that is not set keeps the model's default."""
     options = {name: value for name, value in vars(args).items() if name not in OWN and value is not None}
     if args.length_unit is not None:
         options["length_unit"] = load_unit(args.length_unit)
@@ -183,12 +183,12 @@ def generate(
     model, tokenizer, sources: list[str], lengths: list | str, progress_bar=True, second_limit=None, **options
 ) -> list[dict]:
     """
-    Generate rows with `source`, `requested`, `output`, `length` and `score`, in the order of the sources; with
-    `num_return_sequences` several for each source.
+    Return rows with `source`, `requested`, `output`, `length` and `score`, in the order of the sources; with
+    `num_return_sequences` several rows for each source.
 
-    `lengths` holds a requested length or range in units for each source, or `None` for each to use the model's
-    default; or it names their origin, `"predict"`, `"source"` or `"reference"`. `second_limit` is another unit and its
-    largest number. `options` go to the pipeline.
+    `lengths` is a list with a length or a range in units for each source, or with `None` for each, for the model's
+    default; or it is `"predict"`, `"source"` or `"reference"`. `second_limit` is a second unit and its highest number.
+    `options` are passed to the pipeline.
     """
     if isinstance(lengths, str) or lengths[0] is not None:
         options["length"] = lengths
@@ -208,16 +208,16 @@ def generate(
 
 def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, state) -> Any:
     """
-    Generate the outputs that the file does not hold, block by block; each process takes its share. Return the model's
-    configuration.
+    Generate the outputs that the file does not hold yet, block by block; each process generates its share. Return the
+    model's configuration.
     """
     # a block is short, so that a killed command loses little, and long enough to batch similar lengths
     block, count = 16 * (args.batch_size or 32) * state.num_processes, args.num_return_sequences
     done = len(file.lines) // count
-    done -= done % block  # whole blocks give the same batches as a command that was not stopped
+    done -= done % block  # with whole blocks, the batches are those of an uninterrupted command
     model, tokenizer = load(args.model, args.dtype, args.compile, args.base_model)
     options = generation_options(args)
-    state.wait_for_everyone()  # now all processes have read the file
+    state.wait_for_everyone()  # until all processes have read the file
     bar = tqdm(desc="Generating", total=len(requests), initial=done, unit="text", disable=not state.is_main_process)
     for start in range(done, len(requests), block):
         rows = range(start, min(start + block, len(requests)))
@@ -225,7 +225,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
         if args.way == "reference":
             options["references"] = [requests[i].reference for i in own]
         sources, lengths = [requests[i].source for i in own], args.way or [requests[i].length for i in own]
-        transformers.set_seed(args.seed + start)  # a block is the same if the command was stopped and repeated
+        transformers.set_seed(args.seed + start)  # a block has the same outputs in a repeated command
         outputs = generate(model, tokenizer, sources, lengths, progress_bar=False, **options) if sources else []
         lines: list[tuple[int, str]] = []
         for k, output in enumerate(outputs):
@@ -243,7 +243,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
 
 
 def low_file(args: argparse.Namespace, file: OutputFile) -> Path:
-    """Return the path of the second file; raise `ValueError` if it exists and has a line that `file` does not have."""
+    """Return the path of the second file; raise `ValueError` if it exists and has lines that `file` lacks."""
     path = Path(f"{args.output_file}.low.jsonl")
     if path.exists() and not set(path.read_bytes().splitlines()) <= {encoded(line) for line in file.lines}:
         raise ValueError(f"{path} exists, with other lines than {args.output_file}; move it, or name another output")
@@ -259,7 +259,7 @@ def write_low(requests: list[Request], file: OutputFile, args: argparse.Namespac
 
 
 def print_figures(requests: list[Request], lines: list[str], args: argparse.Namespace, config: Any) -> None:
-    """Print how well the outputs keep their requested lengths; the model's `config` may have a window."""
+    """Print how well the outputs keep their requested lengths; `config` may hold the model's default window."""
     names, rows = requests[0].names, [json.loads(line) for line in lines]
     count = len(lines) // len(requests)
     requested: list[Any] = [requests[i // count].length or row[names["requested"]] for i, row in enumerate(rows)]

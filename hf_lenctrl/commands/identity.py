@@ -1,4 +1,4 @@
-"""Identities of files, by which a resumed command compares them: by their content, never by their names."""
+"""Identify files by their content, not by their names, so that a resumed command can compare them."""
 
 import json
 from collections.abc import Mapping
@@ -19,12 +19,12 @@ ADAPTER = "adapter_config.json"
 
 def identity(name: str | Path, patterns: tuple[str, ...] = WEIGHTS) -> dict[str, Any] | str:
     """
-    Return the identity of a file, a model or a folder, which differs if the content differs; it holds no local path.
+    Return the identity of a file, a model or a folder. It changes if the content changes, and holds no local path.
 
     Args:
         name (`str` or `Path`): A file, a folder, or a model on the Hub.
-        patterns (`tuple[str, ...]`): The files of a folder that count, see `uploaded`; by default the files of a
-            model, its tokenizer and its predictor, and for an adapter also the files of its base.
+        patterns (`tuple[str, ...]`): Patterns of the files in a folder that count, see `uploaded`; by default the
+            files of a model, its tokenizer and its predictor. For an adapter, the files of its base model also count.
 
     Returns:
         `dict` or `str`: `{"size": ..., "sha256": ...}` for a file, `{"<file>": {"size": ...}, ...}` for a folder, and
@@ -49,7 +49,7 @@ def identity(name: str | Path, patterns: tuple[str, ...] = WEIGHTS) -> dict[str,
 
 
 def short(value: Any, other: Any = None) -> str:
-    """Shorten a value of a record for a message; for a folder list only the files that differ from the `other`'s."""
+    """Shorten a recorded value for a message; for a folder, list only the files that differ from `other`."""
     if not isinstance(value, dict):
         return str(value)
     if "sha256" in value:
@@ -59,7 +59,7 @@ def short(value: Any, other: Any = None) -> str:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """List the options of `now` that had another value `before`, each in its own line; empty if none differs."""
+    """Return a line for each option in `now` that had another value `before`; empty if all are equal."""
     pairs = {name: (before.get(name), value) for name, value in now.items()}
     return "".join(
         f"{POINT}{name}={short(old, new)}, now {short(new, old)}" for name, (old, new) in pairs.items() if old != new

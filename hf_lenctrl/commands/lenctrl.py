@@ -1,4 +1,4 @@
-"""The program `lenctrl`; it imports a command's modules only when it runs the command: `--help` needs no torch."""
+"""The program `lenctrl`. It imports the module of a command only to run it, so `--help` needs no torch."""
 
 import difflib
 import importlib
@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 
-POINT = "\n  * "  # it separates the lines of a message that is a list
+POINT = "\n  * "  # begins each line of a list in a message
 _REFUSALS = (ValueError, TypeError, ImportError)
 PACKAGE = Path(__file__).resolve().parents[1]
 # name -> module of its `main()`, and help text
@@ -16,9 +16,9 @@ COMMANDS = {
     "train": ("train", "train a length-controlled model"),
     "train-predictor": ("predictor", "train a predictor of output lengths"),
     "generate": ("generate", "generate texts of requested lengths"),
-    "fit": ("fit", "make texts of anywhere keep a limit"),
+    "fit": ("fit", "make texts of any origin keep a limit"),
     "fit-cost": ("fit_cost", "fit the cost of characters to seconds of speech"),
-    "evaluate": ("evaluate", "report how well lengths were met"),
+    "evaluate": ("evaluate", "report how well texts keep their lengths"),
     "export": ("export", "export a model for ONNX Runtime"),
     "recipes": ("recipes", "list the recipes that come with the package"),
 }
@@ -41,9 +41,9 @@ options:
 
 def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
     """
-    Run the command `name` with the options `argv`: the `main()` of a module, `"hf_lenctrl.commands.train"`. A mistake
-    of the user ends the command with status 1 and one line, or one line for each point of a list. With `debug` every
-    error has its traceback.
+    Run the command `name` with the options `argv`: call `main()` of a module such as `"hf_lenctrl.commands.train"`. An
+    error of the user ends the command with status 1 and a message of one line, or one line for each item of a list.
+    With `debug` every error shows its traceback.
     """
     sys.argv = [f"lenctrl {name}", *argv]  # argparse shows the first word in its messages
     try:
@@ -62,9 +62,9 @@ def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
 
 def _is_refusal(error: Exception) -> bool:
     """
-    Return whether the error is a refusal: a check of this package, of the options or of a file refused the input.
+    Return whether the error is a refusal of the input: by a check of this package, of the options, or of a file.
     """
-    from huggingface_hub.errors import StrictDataclassError  # a wrong field in a checkpoint's configuration raises it
+    from huggingface_hub.errors import StrictDataclassError  # raised for a wrong field in a configuration
 
     if isinstance(error, StrictDataclassError):
         return True
@@ -74,7 +74,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command that the first word names."""
+    """Run the command of the first word in `argv`, by default of the command line."""
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = argv[:1] == ["--debug"]
     command, *options = argv[debug:] or ["--help"]

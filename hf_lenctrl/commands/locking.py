@@ -1,4 +1,4 @@
-"""Locks, so that one command at a time writes a file or a folder."""
+"""Lock files and folders, so that only one command at a time writes to them."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,11 +7,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 
-PRIVATE = "_run"  # the folder lies beside the outputs; Trainer uploads no name that begins with an underscore
+PRIVATE = "_run"  # a folder next to the outputs; Trainer does not upload names that begin with an underscore
 
 
 def kept(path: str | Path, name: str) -> Path:
-    """Return the path of a command's private file: `_run/<name>` in a folder, `_run/<file>.<name>` beside a file."""
+    """Return the path of a private file: `_run/<name>` in a folder, `_run/<file>.<name>` in the folder of a file."""
     path = Path(path)
     return path / PRIVATE / name if path.is_dir() else path.parent / PRIVATE / f"{path.name}.{name}"
 
@@ -19,8 +19,8 @@ def kept(path: str | Path, name: str) -> Path:
 @contextmanager
 def locked(path: str | Path, writes: bool = True) -> Iterator[None]:
     """
-    Lock an output file or the folder of a run. If several processes run one command, only one of them `writes`. The
-    system frees the lock when the process ends, killed or not; the empty lock file stays.
+    Lock an output file or the folder of a run; raise `ValueError` if another command has the lock. Of the processes of
+    a command, only the one that `writes` locks. The system frees the lock when this process ends or is killed.
     """
     name = kept(path, "lock")
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""The tokenizer and the model of a run: from a checkpoint to continue or to start from, or new with a given shape."""
+"""Build the tokenizer and the model of a run: from a checkpoint, or new, in the shape that the options give."""
 
 import json
 import logging
@@ -33,14 +33,14 @@ from .run import trained_tokenizer
 
 logger = logging.getLogger(__name__)
 
-# (family, plain) -> classes of a new model's configuration and model; lab/reproduce/baselines adds to it
+# (family, plain) -> configuration class and model class of a new model; lab/reproduce/baselines adds entries
 CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
     ("bart", False): (LenCtrlBartConfig, LenCtrlBartForConditionalGeneration),
     ("bart", True): (BartConfig, BartForConditionalGeneration),
     ("marian", False): (LenCtrlMarianConfig, LenCtrlMarianMTModel),
     ("marian", True): (MarianConfig, MarianMTModel),
 }
-# option -> names of the configuration's field, in most families and in T5
+# option -> names of the configuration's field: in most families, and in T5
 _SHAPE = {
     "layers": ("encoder_layers", "num_layers"),
     "decoder_layers": ("decoder_layers", "num_decoder_layers"),
@@ -60,7 +60,7 @@ DRAWS = ("length_noise", "overshoot_share", "no_length_share")
 def check_options(
     args: ModelArguments, data_args: DataArguments, run_args: RunArguments, specified: Specified
 ) -> None:
-    """Refuse options that a run would ignore: another shape or method than the checkpoint's, or an unused option."""
+    """Raise `ValueError` for options that a run would ignore: unused ones, or a shape that the checkpoint fixes."""
     name, config = _checkpoint(args)
     controlled = hasattr(config, "length_encoding")
     if controlled and args.model_name_or_path is None:
@@ -68,7 +68,7 @@ def check_options(
             f"{name} has length control already; give it as --model_name_or_path {name}, not as --base_model"
         )
     if name is not None and (args.model_name_or_path is None or controlled or _stays_plain(args)):
-        _check_fixed(args, data_args, config, specified)  # otherwise another check refuses it as a plain model
+        _check_fixed(args, data_args, config, specified)  # otherwise `_as_saved` refuses the plain model
     tables = name is not None or args.length_encoding == "learned" or args.encoder_length_embedding
     reads_length = args.length_encoding != "none" or args.encoder_length_embedding or controlled
     reads_length = reads_length or name is not None and not _stays_plain(args)
@@ -85,19 +85,19 @@ def check_options(
 
 
 def _checkpoint(args: ModelArguments) -> tuple[str | None, Any]:
-    """Return the name and the configuration of the checkpoint that a run starts from; two `None` for a new model."""
+    """Return name and configuration of the checkpoint from which a run starts; `(None, None)` for a new model."""
     name = args.model_name_or_path or args.base_model
     return name, None if name is None else AutoConfig.from_pretrained(name)
 
 
 def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None) -> bool:
-    """Return whether these arguments add no length control to a model that has none yet."""
+    """Return whether the arguments keep a plain model plain, because they add no length control."""
     ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
     return args.length_encoding == "none" and not any(ways)
 
 
 def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specified: Specified) -> None:
-    """Refuse a shape or a method that differs from the checkpoint's."""
+    """Raise `ValueError` for options of shape or method that differ from the checkpoint's configuration."""
     has: dict[str, Any] = {"family": config.model_type.removeprefix("lenctrl_")}
     for option, fields in _SHAPE.items():
         has[option] = next((getattr(config, field) for field in fields if hasattr(config, field)), None)
@@ -123,8 +123,8 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specifi
 
 def limits(args: ModelArguments, data_args: DataArguments, tokenizer, specified: Specified) -> tuple[int, int]:
     """
-    Return the limits of sources, which are cut, and of targets, which are dropped, in tokens: the arguments' limits,
-    by default at most the checkpoint's number of positions. Raise `ValueError` for a limit over that number.
+    Return the most tokens of a source and of a target: longer sources are cut, longer targets dropped. The defaults
+    are at most the checkpoint's number of positions. Raise `ValueError` if an argument is above that number.
     """
     name, config = _checkpoint(args)
     positions = getattr(config, "max_position_embeddings", None)
@@ -141,7 +141,7 @@ def limits(args: ModelArguments, data_args: DataArguments, tokenizer, specified:
 
 
 def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):
-    """Load the named tokenizer or that of the continued run, or train one on the training texts."""
+    """Load the tokenizer that the arguments or the run have, or train one on the training texts."""
     name = args.tokenizer_name_or_path or args.model_name_or_path or args.base_model
     if name is not None:
         given = {"src_lang": args.source_language, "tgt_lang": args.target_language}
@@ -159,7 +159,7 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
 
 
 def language_id(tokenizer, code: str) -> int:
-    """Return the id of a language's token, which is `__ja__` in M2M100; raise `ValueError` for an unknown language."""
+    """Return the id of a language's token, such as M2M100's `__ja__`; raise `ValueError` for an unknown language."""
     tokens = getattr(tokenizer, "lang_code_to_token", None)
     found = tokenizer.convert_tokens_to_ids(code if tokens is None else tokens.get(code, tokenizer.unk_token))
     if found is None or found == tokenizer.unk_token_id:
@@ -169,7 +169,7 @@ def language_id(tokenizer, code: str) -> int:
 
 
 def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: Dataset, tokenizer):
-    """Return the unit that the run counts, and its length tokens: from the continued checkpoint, or the arguments."""
+    """Return the unit and the length tokens of the run: from the checkpoint to train further, or the arguments."""
     name = model_args.model_name_or_path
     saved = None if name is None else AutoConfig.from_pretrained(name)
     unit, given = getattr(saved, "length_unit", None), model_args.length_unit
@@ -183,10 +183,9 @@ def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: 
 
 def build_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None = None) -> Any:
     """
-    Build the model of a run: from a plain checkpoint (`base_model`), from a checkpoint to continue
-    (`model_name_or_path`), or new with the arguments' shape and `max_positions`, in tokens. Its class is a stock class
-    if the arguments add no length control and the checkpoint has none. Raise `ValueError` if both checkpoints are
-    named.
+    Build the model of a run: from a plain checkpoint (`base_model`), from a checkpoint to train further
+    (`model_name_or_path`), or a new one in the arguments' shape, with `max_positions` positions. The result is a stock
+    model if neither the arguments nor the checkpoint have length control. Raise `ValueError` for two checkpoints.
     """
     if args.base_model is not None and args.model_name_or_path is not None:
         raise ValueError("--base_model starts a new run, --model_name_or_path continues one; give one of them")
@@ -194,9 +193,9 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
         model = _new_model(args, tokenizer, max_positions, length_tokens)
     else:
         config = AutoConfig.from_pretrained(name)
-        # T5 calls it dropout_rate
+        # T5's name is dropout_rate
         setattr(config, "dropout_rate" if hasattr(config, "dropout_rate") else "dropout", args.dropout)
-        # a float16 file is for serving; trained weights are float32
+        # train in float32, even from a float16 file
         model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, dtype=torch.float32)
         model = _as_base(model, args, tokenizer, length_tokens) if args.base_model else _as_saved(model, args)
     # Marian's sinusoids are constant and never saved, but `from_pretrained` leaves them trainable
@@ -232,8 +231,8 @@ def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens
 
 def _as_saved(model, args: ModelArguments) -> Any:
     """
-    Check a loaded model that the run continues, and set its default constraint. It is length-controlled, or plain with
-    `length_encoding=none`; raise `ValueError` otherwise.
+    Check a loaded model that the run trains further, and set its default constraint. Raise `ValueError` for a plain
+    model, unless `length_encoding=none`.
     """
     if not hasattr(model.config, "length_encoding") and not _stays_plain(args):
         holds = f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control"
@@ -244,7 +243,7 @@ def _as_saved(model, args: ModelArguments) -> Any:
 
 
 def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None) -> Any:
-    """Build a model of the given shape with random weights."""
+    """Build a model with random weights, in the shape that the arguments give."""
     plain = _stays_plain(args, length_tokens) and (args.family, True) in CLASSES
     config_class, model_class = CLASSES[args.family, plain]
     control: dict[str, Any] = {} if plain else {name: getattr(args, name) for name in _METHOD} | args.constraint
@@ -254,13 +253,13 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
     model = model_class(config_class(**_shape(args, tokenizer, max_positions), **control))
     if not plain:
         model.set_unit_table(tokenizer)
-    if (args.family, True) in CLASSES:  # the papers' baselines initialize their own weights
+    if (args.family, True) in CLASSES:  # the baselines of lab/reproduce initialize their own weights
         initialize_weights(model)
     return model
 
 
 def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any]:
-    """Return the fields of a stock configuration."""
+    """Return the fields of a stock configuration for the arguments' shape and the tokenizer."""
     separate = getattr(tokenizer, "separate_vocabs", False)
     if separate and args.family == "bart":
         raise ValueError("--family bart has one vocabulary for both sides; give --target_vocabulary shared or joined")
@@ -279,8 +278,8 @@ def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any
 
 def add_length_predictor(model, name: str | None, output_dir, save: bool = True) -> None:
     """
-    Save a length predictor in the model's folder, so that `length="predict"` needs only the folder or its Hub name.
-    The predictor is the one of this name, or the one inside the checkpoint that the run continues, if there is one.
+    Save a length predictor in the model's folder, so that `length="predict"` needs no other folder. It is the
+    predictor `name`, or else the predictor inside the checkpoint that the run trains further, if there is one.
     """
     own, subfolder = getattr(model.config, "length_predictor", None), ""
     if name is None:

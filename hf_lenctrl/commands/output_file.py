@@ -1,4 +1,4 @@
-"""Files of JSON lines, written block by block, so that a stopped command resumes after the last line."""
+"""Write files of JSON lines block by block, so that an interrupted command resumes after the last line."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from .locking import kept
 
 
 def check_begun(path: Path, options_path: Path, options: dict[str, Any], advice: str = "name another") -> None:
-    """Raise `ValueError` if the existing output at `path` was begun with other options."""
+    """Raise `ValueError` if the output at `path` was begun with other options than `options`."""
     before = json.loads(options_path.read_text("utf-8")) if options_path.is_file() else {}
     if points := differences(before, dict.fromkeys(before) | options):
         raise ValueError(
@@ -20,8 +20,8 @@ def check_begun(path: Path, options_path: Path, options: dict[str, Any], advice:
 
 def begin_folder(folder: str | Path, options: Mapping[str, Any], begun: bool) -> None:
     """
-    Write the options that a folder's files depend on into its `_run/`. Raise `ValueError` if the folder was `begun`
-    with other options.
+    Save in a folder's `_run/` the options on which its files depend. If the folder was `begun` earlier, raise
+    `ValueError` if it has other options.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     own, path = json.loads(json.dumps(options)), kept(folder, "options.json")
@@ -32,23 +32,23 @@ def begin_folder(folder: str | Path, options: Mapping[str, Any], begun: bool) ->
 
 
 def write_whole(path: Path, text: str, part: Path) -> None:
-    """Write a file atomically, first as `part`; a killed command leaves the old file or the new one."""
+    """Write a text to `part` and rename this file to `path`: a killed command leaves the old file or the new one."""
     part.write_bytes(encoded(text))
     part.replace(path)
 
 
 def encoded(text: str) -> bytes:
     """
-    Encode lines of JSON as UTF-8; half a character (a lone surrogate), which UTF-8 cannot hold, keeps its escape.
+    Encode lines of JSON as UTF-8; a lone surrogate, which is invalid in UTF-8, keeps its escape.
     """
     return text.encode(errors="backslashreplace")
 
 
 class OutputFile:
     """
-    An output file of JSON lines: `lines` are its complete lines. The options that they depend on, with hashes of the
-    input and the models, lie beside it in `_run/<its name>.options.json`. A file that was begun with other options is
-    refused; with `overwrite` every file is begun again.
+    An output file of JSON lines; `lines` holds its complete lines. `_run/<file name>.options.json` next to it holds
+    the options of the command, with hashes of the input and the models. Raises `ValueError` for a file that was begun
+    with other options, except with `overwrite`, which begins the file again.
     """
 
     def __init__(self, path: str | Path, options: Mapping[str, Any], overwrite: bool | None = None):
@@ -63,7 +63,7 @@ class OutputFile:
 
     def begin(self, count: int) -> None:
         """
-        Write the options and the first `count` lines again; a killed command leaves the old files or the new ones.
+        Begin or resume the file: write the options, and keep only the first `count` lines. Each file is written whole.
         """
         self.lines = self.lines[:count]
         lines = "".join(f"{line}\n" for line in self.lines)

@@ -3,8 +3,8 @@
     lenctrl train-predictor translation/length_predictor_small --train_file rows.jsonl
         --encoder_name_or_path path/to/encoder --target_tokenizer runs/ldpe --output_dir runs/predictor
 
-One YAML file is one run; options on the command line override it. To resume an interrupted run, repeat the command;
-a folder that holds a run with other options is refused.
+A YAML file describes a run; options on the command line override it. To resume an interrupted run, repeat the command.
+A folder that holds a run with other options raises an error.
 """
 
 import json
@@ -34,24 +34,24 @@ from .run import fit, publish, set_up, trained_tokenizer
 
 logger = logging.getLogger("train_length_predictor")
 TITLES = {"mean": "mean of the training lengths"}
-CHARACTERS = 1000  # a new tokenizer takes so many characters, the most frequent
+CHARACTERS = 1000  # a new tokenizer has at most this number of characters, the most frequent ones
 
 
 @dataclass
 class PredictorArguments:
     """
-    The predictor to train: a pretrained encoder, or the shape of a new one, and the unit of the predicted length.
+    Options of the predictor to train: a pretrained encoder or the shape of a new encoder; the unit of the length.
     """
 
-    encoder_name_or_path: str | None = option(None, "Pretrained encoder of the sources, google-bert/bert-base-uncased")
+    encoder_name_or_path: str | None = option(None, "Pretrained encoder, such as google-bert/bert-base-uncased")
     layers: int | None = option(None, "New encoder: layers")
     d_model: int | None = option(None, "New encoder: width")
     attention_heads: int | None = option(None, "New encoder: attention heads of each layer")
     vocab_size: int | None = option(None, "New encoder: subwords of its tokenizer")
     dropout: float = option(0.1, "Dropout before the linear layer")
-    length_unit: str = option("token", "What a length counts", list(LENGTH_UNITS))
-    target_tokenizer: str | None = option(None, "The generator, or its tokenizer, whose tokens are counted")
-    patience: int | None = option(None, "End training after so many evaluations without a better one")
+    length_unit: str = option("token", "Unit of lengths", list(LENGTH_UNITS))
+    target_tokenizer: str | None = option(None, "Generator or tokenizer that counts the tokens of targets")
+    patience: int | None = option(None, "End training after this number of evaluations without a better one")
 
     def __post_init__(self):
         shape = {name: getattr(self, name) for name in ("layers", "d_model", "attention_heads", "vocab_size")}
@@ -71,7 +71,7 @@ class PredictorArguments:
 
 
 class PredictorTrainer(HubTrainer):
-    """`HubTrainer` whose card holds `table`, split -> figures (Table 2 of Oka et al. 2020)."""
+    """`HubTrainer` whose model card shows `table`: split -> figures, like Table 2 of Oka et al. 2020."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -86,7 +86,7 @@ class PredictorTrainer(HubTrainer):
 
 
 def train_bert_tokenizer(texts: Iterable[str], vocab_size: int) -> BertTokenizer:
-    """Train a `BertTokenizer` on texts; the same texts always give the same tokenizer."""
+    """Train a `BertTokenizer` on texts; equal texts give an equal tokenizer."""
     options: dict[str, Any] = {"strip_accents": False}  # Japanese without accents loses its voiced syllables
     backend = (new := BertTokenizer(**options)).backend_tokenizer
     counts: Counter[str] = Counter()
@@ -97,7 +97,7 @@ def train_bert_tokenizer(texts: Iterable[str], vocab_size: int) -> BertTokenizer
             inner.update(word[1:])
     characters = sorted(sorted(counts, key=lambda c: (-counts[c], c))[:CHARACTERS])
     pieces = [*characters, *(f"##{c}" for c in characters if c in inner)]
-    # the trainer would take these from a hash table in random order, and their order breaks ties between pairs
+    # the trainer would list the characters in random order, and their order decides between equal pairs
     trainer = WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=[*sorted(new.all_special_tokens, key=new.convert_tokens_to_ids), *pieces],
@@ -109,7 +109,7 @@ def train_bert_tokenizer(texts: Iterable[str], vocab_size: int) -> BertTokenizer
 
 
 def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
-    """Load the encoder's tokenizer or that of the continued run, or train one on the sources."""
+    """Load the encoder's tokenizer, or for a new encoder load the run's tokenizer or train one on the sources."""
 
     def train(folder: Path) -> None:
         assert args.vocab_size is not None  # a new encoder has this option
@@ -120,7 +120,7 @@ def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
 
 
 def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -> BertModel:
-    """Build a BERT encoder of the given shape with random weights."""
+    """Build a BERT encoder with random weights, in the shape that the options give."""
     width = args.d_model
     assert width is not None  # a new encoder has this option
     shape: dict[str, Any] = {"num_hidden_layers": args.layers, "hidden_size": width, "intermediate_size": 4 * width}
@@ -130,7 +130,7 @@ def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -
 
 
 def measure(splits: DatasetDict, args: PredictorArguments, data_args: DataArguments) -> DatasetDict:
-    """Measure the rows: strip texts, add `labels` and `source_length` in units, and drop empty and overlong rows."""
+    """Strip the texts, add their lengths as `labels` and `source_length`, and drop rows that are empty or too long."""
     unit = args.length_unit
     tokenizer = tokenizer_of(args.target_tokenizer) if unit == "token" else None
 
@@ -152,8 +152,8 @@ def measure(splits: DatasetDict, args: PredictorArguments, data_args: DataArgume
 
 def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: DataArguments) -> DatasetDict:
     """
-    Tokenize the sources, cut at `limit` tokens. No column has the name `length`, because Trainer would take it for the
-    source's length.
+    Tokenize the sources, and cut them at `limit` tokens. No column has the name `length`, because Trainer would use it
+    as the source's length.
     """
 
     def encode(batch):
@@ -183,12 +183,12 @@ def markdown(table: dict[str, dict]) -> str:
 
 
 def figures_of(found: list[int], lengths: list[int]) -> dict[str, Any]:
-    """Return Table 2's figures of predicted lengths, and how many `different` lengths there are."""
+    """Return the figures of Table 2 for the lengths in `found`, and the number of `different` lengths in it."""
     return predictor_figures(found, lengths) | {"different": len(set(found))}
 
 
 def baselines(split, config) -> dict[str, dict]:
-    """Return the figures of two baselines: the source's length, and the mean training length for every row."""
+    """Return the figures of two baselines: the length of each source, and the mean training length for every row."""
     lengths = split["labels"][:]
     constant = round_lengths(torch.tensor([config.target_mean] * len(lengths))).tolist()
     return {"source": figures_of(split["source_length"][:], lengths), "mean": figures_of(constant, lengths)}
@@ -218,12 +218,12 @@ def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str,
 
 
 def compute_metrics(result) -> dict[str, float]:
-    """Compute the figures of the rounded predictions, for Trainer."""
+    """Compute the figures of the rounded predictions; Trainer calls this."""
     return predictor_figures(round_lengths(torch.as_tensor(result.predictions)).tolist(), result.label_ids.tolist())
 
 
 def main(argv=None) -> dict:
-    """Run the recipe and return the metrics, which it also writes to `<output_dir>/all_results.json`."""
+    """Train and test a predictor; return the metrics, which are also in `<output_dir>/all_results.json`."""
     classes = (PredictorArguments, DataArguments, TrainingArguments)
     model_args, data_args, args = parse_arguments(classes, argv, __doc__)
     data_args.max_source_length = data_args.max_source_length or 256

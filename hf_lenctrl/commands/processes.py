@@ -1,4 +1,4 @@
-"""The processes that share a command: those of `accelerate launch`, or only this one, which needs no accelerate."""
+"""The processes that run a command: those of `accelerate launch`, or a single one without accelerate."""
 
 import os
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ class Alone:
         self.device = torch.accelerator.current_accelerator() or torch.device("cpu")
 
     def wait_for_everyone(self) -> None:
-        """Return at once: there are no other processes to wait for."""
+        """Return immediately: there are no other processes to wait for."""
 
 
 def processes() -> Any:
@@ -24,7 +24,7 @@ def processes() -> Any:
     if find_spec("accelerate") is not None:
         from accelerate import PartialState
 
-        # otherwise processes on CPUs would not find each other
+        # without `cpu=True` processes on CPUs would not find each other
         return PartialState(cpu=not torch.accelerator.is_available())
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ImportError('several processes need accelerate: pip install "hf_lenctrl[train]"')
@@ -32,7 +32,7 @@ def processes() -> Any:
 
 
 def gathered(lines: list, state: Any) -> list:
-    """Return the lines of all processes."""
+    """Gather the lines of all processes, and return them."""
     if state.num_processes == 1:
         return lines
     from accelerate.utils import gather_object

@@ -1,4 +1,4 @@
-"""The YAML recipes that come with the package, found by name."""
+"""Find the YAML recipes of the package by name, and check names of models."""
 
 import difflib
 from collections.abc import Iterable
@@ -8,20 +8,20 @@ from ..shards import check_shards
 
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# a wheel holds the recipes inside the package, a clone beside it
+# in a wheel the recipes are inside the package; in a clone they are next to the package
 FOLDER = PACKAGE / "recipes" if (PACKAGE / "recipes").is_dir() else PACKAGE.parent / "recipes"
 
 
 def did_you_mean(word: object, words: Iterable) -> str:
-    """Return a suggestion, `" (did you mean layers?)"`, or an empty string if no word is near."""
+    """Return a suggestion, `" (did you mean layers?)"`, or an empty string if no word is similar."""
     near = difflib.get_close_matches(str(word), [str(known) for known in words], n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
 def model_name(name: str) -> str:
     """
-    Return the model's name, a Hub name or a folder. Raise `OSError` for a folder that does not exist, and the errors
-    of `check_shards`.
+    Check the name of a model, a Hub name or a folder, and return it. Raise `OSError` for a folder that does not exist,
+    and the errors of `check_shards`.
     """
     path = Path(name)
     is_folder = name.startswith((".", "/", "~")) or name.count("/") > 1
@@ -33,15 +33,15 @@ def model_name(name: str) -> str:
 
 
 def named_recipes() -> dict[str, Path]:
-    """Return the recipes, name -> file; names are `headline/small` or `translation/base`."""
+    """Return the recipes as name -> file; a name is for example `headline/small`."""
     files = [path for path in sorted(FOLDER.glob("*/*.yaml")) if path.parent.name != "accelerate"]
     return {f"{path.parent.name}/{path.stem}": path for path in files}
 
 
 def find_recipe(name: str) -> Path:
     """
-    Return the file of a recipe, by a path to a YAML or by a name that `lenctrl recipes` lists. Raise `ValueError` for
-    an unknown name.
+    Return the file of a recipe: a path to a YAML file, or the file of a name that `lenctrl recipes` lists. Raise
+    `ValueError` for an unknown name.
     """
     if name.endswith((".yaml", ".yml")):
         return Path(name)

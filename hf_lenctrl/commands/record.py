@@ -1,4 +1,4 @@
-"""`_run/run.json`: the options that affect a run's result, which are compared on resume, and a log of its starts."""
+"""The record of a run, `_run/run.json`: the options that decide its result, and a log of its starts."""
 
 import json
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from .run import remove_tokenizer
 OPTIMISATION = """per_device_train_batch_size gradient_accumulation_steps learning_rate lr_scheduler_type
     lr_scheduler_kwargs warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm optim optim_args
     label_smoothing_factor train_sampling_strategy seed data_seed bf16 fp16""".split()
-# These options may change when a run is resumed. A start logs the first list; the second acts after training.
+# These options may change when a run is resumed. Each start logs `MAY_CHANGE`; `AFTER` acts after training.
 MAY_CHANGE = """max_steps num_train_epochs eval_strategy eval_steps save_steps save_total_limit logging_steps
     per_device_eval_batch_size generation_num_beams generation_early_stopping average_checkpoints max_validation_rows
     max_test_rows test_lengths""".split()
@@ -33,10 +33,10 @@ WRITTEN = (*MODEL_FILES, "README.md", "test.jsonl", "test_predictions.jsonl", "p
 
 
 def decisive_options(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that decide a run's result, as JSON has them; files and models as their identities."""
+    """Return the options that decide a run's result, as JSON values; files and models are replaced by identities."""
     names = [name for name in own if name not in (*MAY_CHANGE, *AFTER)]
     found = {name: values[name] for name in (*names, *OPTIMISATION, "processes")}
-    # a generator may be trained further, so only its tokenizer counts; in a folder of data every file counts
+    # a generator may be trained further, so only its tokenizer counts; in a data folder every file counts
     kinds = {"target_tokenizer": TOKENIZER, "dataset_name": ("*", "*/*", "*/*/*")}
     for name in (*FILES, *MODELS, "dataset_name"):
         value = found.get(name)
@@ -48,7 +48,7 @@ def decisive_options(own: dict[str, Any], values: dict[str, Any]) -> dict[str, A
 class RunRecord:
     """
     The record of a run in its folder, `args.output_dir`: the options that decide its result, and a log of its starts.
-    `others` are the run's other arguments, as dataclasses. A folder that holds a run with other options is refused.
+    `others` are the run's other arguments, as dataclasses. Raises `ValueError` if the options of the run differ.
     """
 
     def __init__(self, args, *others):
@@ -71,13 +71,13 @@ class RunRecord:
             if found := sorted(path.name for pattern in patterns for path in self.folder.glob(pattern)):
                 names = ", ".join(found)
                 raise ValueError(f"{self.folder} holds {names}, which this run did not write; name another output_dir")
-            # there is no training to resume, but perhaps a tokenizer that was trained on other text
+            # there is no training to resume, but there may be a tokenizer that was trained on other text
             if self.writes:
                 remove_tokenizer(args.output_dir)
         self._save()
 
     def _compare(self, saved: dict, steps: int) -> None:
-        """Raise `ValueError` for options that differ from those of the run in the folder, trained for `steps`."""
+        """Raise `ValueError` if options differ from the `saved` ones of the run, which has trained for `steps`."""
         before, now, most = dict(saved), dict(self.options), self.changeable["max_steps"]
         if 0 < most < steps:  # a run cannot end before the steps that it has trained
             before["max_steps"], now["max_steps"] = f"{steps} (trained)", most
@@ -89,8 +89,8 @@ class RunRecord:
 
     def begin(self, step: int, rows: int) -> None:
         """
-        Log a start of the run after `step` steps, on `rows` training rows. Raise `ValueError` if the last start had
-        another number of rows, because a data set of the Hub may change under one name.
+        Log a start of the run at step `step`, on `rows` training rows. Raise `ValueError` if the last start had
+        another number of rows: a data set of the Hub may change without changing its name.
         """
         if self.starts and rows != (before := self.starts[-1]["rows"]):
             raise ValueError(f"{self.folder} was trained on {before} rows, got {rows}; name another --output_dir")
@@ -104,7 +104,7 @@ class RunRecord:
             write_whole(self.path, text, self.path.with_suffix(".part"))
 
     def history(self, state) -> list[str]:
-        """Return the history of a training that ended with this state of Trainer, one sentence for each start."""
+        """Return the history of a training that ended in this Trainer state: one sentence for each start."""
         whole = state.global_step >= state.max_steps
         why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
         last = f"{state.global_step} ({round(state.epoch or 0.0, 2)} epochs in all): {why}"
@@ -120,7 +120,7 @@ class RunRecord:
 
 @contextmanager
 def begun(args, *others) -> Iterator[RunRecord]:
-    """Lock the folder of a run and yield its `RunRecord`; check first that the run may upload."""
+    """Lock the folder of a run, check that the run may upload, and yield its `RunRecord`."""
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     with locked(args.output_dir, args.should_save):
         check_upload(args)  # the check comes before the command writes any other file

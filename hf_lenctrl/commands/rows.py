@@ -1,4 +1,4 @@
-"""Rows of a user's files: a `Dataset` to train on, or values that `generate` and `evaluate` pass on."""
+"""Read the rows of a user's file: as a `Dataset` for training, or as plain values for other commands."""
 
 import csv
 import glob
@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from ..inference.sources import length_or_range
 
 
-if TYPE_CHECKING:  # the core install does not have it
+if TYPE_CHECKING:  # the core install does not have `datasets`
     from datasets import Dataset
 
 
@@ -25,12 +25,12 @@ ROW_FILES = ("json", "jsonl", "csv", "parquet")
 
 
 def holds_null(row: int, path: str, name: str) -> str:
-    """Return the message for a text with U+0000, which appears if a UTF-16 file is read as UTF-8."""
-    return f"row {row} of {path}: {name!r} holds U+0000; save the file as UTF-8, or take the character out"
+    """Return the error message for a text with U+0000; UTF-16 that is read as UTF-8 has this character."""
+    return f"row {row} of {path}: {name!r} holds U+0000; save the file as UTF-8, or remove the character"
 
 
 def load_rows(path: str) -> "Dataset":
-    """Load the rows of a local json, jsonl, csv or parquet file, or one of these with `.gz`, mapped into memory."""
+    """Load a local json, jsonl, csv (these also as `.gz`) or parquet file as a memory-mapped `Dataset`."""
     kind = _kind_of(path, ROW_FILES)
     with _with_file_name(path, kind):
         return _dataset(path, kind)
@@ -56,9 +56,9 @@ def _dataset(path: str, kind: str) -> "Dataset":
 
 class Rows:
     """
-    The rows of a file as `values`, dictionaries, with the names of their `columns`. No type is inferred: a date stays
-    the text of the file. The file is json, jsonl, csv or parquet, with `plain_text` also txt, one `source` a line;
-    each may end in `.gz`.
+    The rows of a file: `values` holds dictionaries, `columns` the names of the columns. No type is inferred: a date
+    stays text. The file is json, jsonl, csv or parquet; with `plain_text` also txt, with one `source` in each line.
+    All but parquet may end in `.gz`.
     """
 
     def __init__(self, path: str, plain_text: bool = False):
@@ -72,7 +72,7 @@ class Rows:
         self.numbers, self.read = list(range(1, len(self.values) + 1)), len(self.values)
 
     def keep(self, chosen: Callable[[dict], bool]) -> None:
-        """Keep only the chosen rows; each keeps its number, and `read` stays the number of rows in the file."""
+        """Keep only the chosen rows, with their numbers in the file; `read` stays the number of rows in the file."""
         pairs = [(n, row) for n, row in zip(self.numbers, self.values, strict=True) if chosen(row)]
         if not pairs:
             raise ValueError(f"no row of {self.path} is left: none of its {self.read} rows has a text")
@@ -82,7 +82,7 @@ class Rows:
         return len(self.values)
 
     def column(self, name: str) -> list:
-        """Return the values of a column, `None` if a row lacks it; raise `ValueError` if all rows lack it."""
+        """Return the values of a column, `None` for a row without it; raise `ValueError` if all rows lack it."""
         if name not in self.columns:
             raise ValueError(f"{self.path} has no column {name!r}, only {', '.join(self.columns)}")
         return [row.get(name) for row in self.values]
@@ -99,8 +99,8 @@ class Rows:
 
     def lengths(self, name: str, ranges: bool = False) -> list:
         """
-        Return a column of lengths, `40`, `40.0` or `"40"`, or with `ranges` also of ranges, `[30, 42]` or `"30-42"`.
-        Raise `ValueError` for other values.
+        Return a column of lengths: `40`, `40.0` or `"40"`; with `ranges` also ranges: `[30, 42]` or `"30-42"`. Raise
+        `ValueError` for other values.
         """
         lengths: list = []
         for i, value in zip(self.numbers, self.column(name), strict=True):
@@ -116,11 +116,11 @@ class Rows:
 
 @dataclass
 class Request:
-    """A source to generate from, and the output's row for it."""
+    """A source to generate from, and the row that its output line repeats."""
 
     source: str
     length: int | tuple[int, int] | None  # requested units or a range; `None` if the model decides
-    reference: str | None  # its length is requested
+    reference: str | None  # the requested length may be that of this text
     number: int  # number of the row in the file, from 1
     columns: str  # the row as JSON, without braces
     names: Mapping[str, str]  # field of an output -> its column in the file
@@ -142,9 +142,8 @@ def requests_of(
     added: Sequence[str] = (),
 ) -> list[Request]:
     """
-    Build the requests of rows. Each row gives one request at the length in `length_column`, or without it one at each
-    of `lengths`. The output adds columns, whose names begin with `prefix`; `added` names further ones, such as
-    `score`.
+    Build the requests of rows. Each row gives one request for the length in `length_column`, or else one request for
+    each of `lengths`. An output adds columns with the `prefix`; `added` names more of them, such as `score`.
     """
     path = rows.path
     sources = rows.texts("source" if rows.kind == "txt" else source_column)
@@ -171,7 +170,7 @@ def _as_json(row: Mapping[str, Any]) -> str:
 
 
 def _kind_of(path: str, kinds: Sequence[str]) -> str:
-    """Return the kind of a file, by its name without `.gz`: `"jsonl"`; raise for a missing file or another kind."""
+    """Return the kind of a file, such as `"jsonl"`, by its name without `.gz`; raise if it is missing or unknown."""
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"there is no data file {path}")
@@ -184,14 +183,14 @@ def _kind_of(path: str, kinds: Sequence[str]) -> str:
 
 @contextmanager
 def _with_file_name(path: str, kind: str) -> Iterator[None]:
-    """Add the name of the file to the errors of its reader."""
+    """Add the file name and advice to errors of a reader."""
     try:
         yield
     except StopIteration:  # `datasets` raises it for an empty file
         raise ValueError(f"{path} has no rows") from None
     except (ValueError, OSError, EOFError, RecursionError, zlib.error, csv.Error) as error:
         cause = error.__cause__ or error
-        advice = "save it as UTF-8" if _is_utf16(path, kind) else "mend or remove the broken row"
+        advice = "save it as UTF-8" if _is_utf16(path, kind) else "correct or remove the broken row"
         raise ValueError(f"{path} could not be read as {kind}: {cause}; {advice}") from error
 
 
@@ -234,7 +233,7 @@ def _json_rows(path: str) -> Iterator[dict]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict:
-    _check_names([name for name, _ in pairs])  # of two values of a name only the last would be kept
+    _check_names([name for name, _ in pairs])  # a dictionary would keep only the last of two values
     return dict(pairs)
 
 

@@ -1,4 +1,4 @@
-"""The steps of every training: set-up, private files, training with a Trainer, and upload."""
+"""The steps that all training commands share: set-up, private files, training with a Trainer, upload."""
 
 import logging
 import shutil
@@ -29,7 +29,7 @@ def set_up(args) -> None:
 
 
 def _tokenizer_of(output_dir: str | Path) -> tuple[Path, Path]:
-    """Return the folder of a run's tokenizer, and a temporary folder beside it, which is removed here."""
+    """Return the folder of a run's tokenizer, and the path of a temporary folder, which is removed if it exists."""
     folder = kept(output_dir, "tokenizer")
     shutil.rmtree(part := folder.with_suffix(".part"), ignore_errors=True)  # a killed run leaves one
     return folder, part
@@ -37,8 +37,8 @@ def _tokenizer_of(output_dir: str | Path) -> tuple[Path, Path]:
 
 def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> Path:
     """
-    Return the folder of the tokenizer that a run trains for itself. If there is none yet, `train` saves one in a
-    temporary folder, which is renamed when it is complete. Call it in `main_process_first`.
+    Return the folder of the tokenizer that a run trains itself. If it does not exist, call `train` to save one in a
+    temporary folder, and rename this folder when it is complete. Call this function in `main_process_first`.
     """
     folder, part = _tokenizer_of(output_dir)
     if not folder.is_dir():
@@ -48,7 +48,7 @@ def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> P
 
 
 def remove_tokenizer(output_dir: str | Path) -> None:
-    """Remove the tokenizer of `trained_tokenizer`, if there is one; rename it first, so that no half of it stays."""
+    """Remove the tokenizer of `trained_tokenizer`, if it exists; rename it first, so that no half tokenizer stays."""
     folder, part = _tokenizer_of(output_dir)
     if folder.is_dir():
         folder.replace(part)
@@ -57,8 +57,8 @@ def remove_tokenizer(output_dir: str | Path) -> None:
 
 def fit(trainer, record, on_trained: Callable[[Any], str | None] | None = None) -> tuple[dict[str, float], list[str]]:
     """
-    Train, resume, or load the trained model; then save it. `on_trained` is called with the Trainer before the model is
-    saved, and may return a sentence for the card. Return the figures of the training, and sentences about its history.
+    Train a model, resume its training, or load the trained model; then save it. Before saving, call `on_trained` with
+    the Trainer; it may return a sentence for the card. Return the training figures, and sentences about the history.
     """
     args, metrics, done, trained = trainer.args, {}, 0, None
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir)
@@ -75,7 +75,7 @@ def fit(trainer, record, on_trained: Callable[[Any], str | None] | None = None) 
         record.begin(done, len(trainer.train_dataset))
         metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
         state = trainer.state
-        # Trainer also counts the steps before a resumed run
+        # in a resumed run, Trainer also counts the steps before
         metrics["train_seconds_per_step"] = metrics["train_runtime"] / max(1, state.global_step - done)
         trainer.save_metrics("train", metrics)
     trainer.accelerator.wait_for_everyone()  # the first process may still write or delete checkpoints
@@ -83,12 +83,12 @@ def fit(trainer, record, on_trained: Callable[[Any], str | None] | None = None) 
     if on_trained is not None and (sentence := on_trained(trainer)) is not None:
         history.append(sentence)
         logger.info(sentence)
-    trainer.save_model(_internal_call=True)  # the model is uploaded once, at the end, with its card
+    trainer.save_model(_internal_call=True)  # without an upload: `publish` uploads the model with its card
     return metrics, history
 
 
 def publish(trainer) -> None:
-    """Upload the model with its card if the arguments request it; otherwise write the card."""
+    """Upload the model and its card if `push_to_hub` is set; otherwise only write the card."""
     if trainer.args.push_to_hub:
         trainer.push_to_hub()
     else:

@@ -3,9 +3,9 @@
     lenctrl train headline/small --train_file rows.jsonl --output_dir runs/ldpe
     lenctrl train causal/acl --base_model path/or/name --train_file rows.jsonl --output_dir runs/causal
 
-One YAML file, or a recipe that `lenctrl recipes` lists, is one run; options on the command line override it. To resume
-an interrupted run, repeat the command; a folder that holds a run with other options is refused. A base that is a
-causal language model has options of its own: `lenctrl train causal/acl --help`.
+A YAML file, or a recipe that `lenctrl recipes` lists, describes a run; options on the command line override it. To
+resume an interrupted run, repeat the command. A folder that holds a run with other options raises an error. A causal
+language model has other options: `lenctrl train causal/acl --help`.
 """
 
 import json
@@ -47,7 +47,7 @@ HYPERPARAMETERS = """max_steps num_train_epochs per_device_train_batch_size grad
 
 @dataclass
 class Data:
-    """The rows of each split, as text and as token ids, with their tokenizer, unit and length tokens."""
+    """The rows of each split as texts and as token ids, and the tokenizer, unit and length tokens of the run."""
 
     splits: dict[str, Any]
     tokenized: dict[str, Any]
@@ -55,7 +55,7 @@ class Data:
     tokenizer: PreTrainedTokenizerBase
     unit: str
     length_tokens: LengthTokens | None
-    limits: tuple[int, int]  # of sources and of targets, in tokens
+    limits: tuple[int, int]  # most tokens of a source and of a target
 
 
 def load_data(model_args: ModelArguments, data_args: DataArguments, args, specified: Specified) -> Data:
@@ -79,7 +79,7 @@ def load_data(model_args: ModelArguments, data_args: DataArguments, args, specif
 
 
 def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, data: Data):
-    """Build the model to train, and save its length predictor beside it."""
+    """Build the model to train, and save its length predictor in the output folder."""
     source = data_args.max_source_length
     assert source is not None  # `load_data` has set it
     positions = max(512, source + 1, data_args.max_target_length + 1)
@@ -93,7 +93,7 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
 
 
 def check_before(run_args: RunArguments, args) -> None:
-    """Check before training that the steps after it can work: the metrics, and the mean of checkpoints."""
+    """Check before training that the steps after training can work: the metrics and the average of checkpoints."""
     if run_args.average_checkpoints > 1 and args.load_best_model_at_end:
         raise ValueError("--average_checkpoints takes the mean, --load_best_model_at_end one; leave one of them out")
     if run_args.bleu_tokenizer is not None:
@@ -105,7 +105,7 @@ def check_before(run_args: RunArguments, args) -> None:
 
 
 def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int | None = None) -> dict[str, Any]:
-    """Return `data_collator` and `compute_metrics` for one requested length, or for the references' own lengths."""
+    """Return `data_collator` and `compute_metrics` for one requested length, or for the lengths of references."""
     measures: dict[str, Any] = {"max_bytes": run_args.rouge_max_bytes, "rouge_unit": run_args.rouge_unit}
     measures |= {"bleu_tokenizer": run_args.bleu_tokenizer, "length": length, **window_in(model.config)}
     return {
@@ -117,11 +117,11 @@ def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int 
 
 
 def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class) -> LengthControlTrainer:
-    """Build the Trainer of a run; only the lengths of training rows have noise."""
-    # the metrics need them to find rows of the same source
+    """Build the Trainer of a run; noise and packing apply only to training rows."""
+    # the metrics find rows of the same source by their inputs
     args.include_for_metrics = [*{*args.include_for_metrics, "inputs"}]
     draws: dict[str, Any] = {name: getattr(run_args, name) for name in DRAWS} | {"seed": args.seed}
-    args.remove_unused_columns = False  # the rows have no others, but Trainer does not know `keep_length`
+    args.remove_unused_columns = False  # Trainer would remove `keep_length`; there are no unused columns
     draws |= {"packing": data.limits if run_args.packing else None}
     return trainer_class(
         model=model,
@@ -139,8 +139,8 @@ def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class)
 
 def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model_args, data_args, run_args) -> dict:
     """
-    Generate and save outputs for the test rows, at a length or at their references' lengths. Return the figures, and
-    add them to `trainer.run`.
+    Generate and save outputs for the test rows, with one requested length or with the lengths of the references.
+    Return the figures, and add them to `trainer.run`.
     """
     name, tokenizer = "test" if length is None else f"test_{length}", data.tokenizer
     run = trainer.run
@@ -152,7 +152,7 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
         test = DatasetDict({"test": data.splits["test"]})
         options: dict[str, Any] = {"length_tokens": data.length_tokens, "unit": data.unit, "length": length}
         rows = tokenize(test, tokenizer, data_args, **options)[0]["test"]
-    # rows of similar length share a batch, to save padding; the outputs return in the order of the rows
+    # rows of similar length share a batch, to save padding; the outputs are put back in the order of the rows
     order = sorted(range(len(rows)), key=lambda i: (len(rows[i]["labels"]), len(rows[i]["input_ids"])))
     search: dict[str, Any] = {"early_stopping": True} if run_args.generation_early_stopping else {}
     result = trainer.predict(rows.select(order), metric_key_prefix=name, **search)
@@ -183,7 +183,7 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
 
 
 def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[str], produced: list[int]) -> None:
-    """Write one line for each row of `test.jsonl`, in its order; a row that was not tested holds the reason."""
+    """Write a line for each row of `test.jsonl`, in the same order; a dropped row gets the reason, not an output."""
     tested = iter(zip(requested, outputs, produced, strict=True))
     with path.open("w", encoding="utf-8") as file:
         for i, row in enumerate(data.splits["test"]):
@@ -194,7 +194,7 @@ def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[st
 
 
 def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, history=()) -> TrainingRun:
-    """Return the facts about a run for the model card before the tests: its arguments and the rows of each split."""
+    """Return the facts for the model card that are known before the tests: arguments and numbers of rows."""
     settings = {name: getattr(run_args, name) for name in DRAWS}
     settings |= {name: args.to_dict()[name] for name in HYPERPARAMETERS} | {"processes": args.world_size}
     settings |= {name: getattr(run_args, name) for name in ("packing", "r_drop") if getattr(run_args, name)}
@@ -222,7 +222,7 @@ def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, his
 
 
 def main(argv=None) -> dict:
-    """Run the recipe and return the metrics, which it also writes to `<output_dir>/all_results.json`."""
+    """Train and test a model; return the metrics, which are also in `<output_dir>/all_results.json`."""
     if is_causal(given_options(argv)):
         return causal.main(argv)
     arguments, specified = parse_specified(CLASSES, argv, __doc__)
@@ -231,7 +231,7 @@ def main(argv=None) -> dict:
 
 def is_causal(given: dict[str, str]) -> bool:
     """
-    Return whether a run trains a causal model, by its base or, if the base is not named yet, by its options. Raise
+    Return whether a run trains a causal model: by its base model, or by its options if they name no model. Raise
     `ValueError` for options of the other kind of model.
     """
     names = [{f.name for cls in classes for f in fields(cls) if f.init} for classes in (CLASSES, CAUSAL)]
@@ -242,7 +242,7 @@ def is_causal(given: dict[str, str]) -> bool:
         return by_options
     try:
         config = AutoConfig.from_pretrained(name)
-    except (OSError, ValueError):  # the code that loads it raises the error
+    except (OSError, ValueError):  # the code that loads the model raises a clear error
         return by_options
     found = not config.is_encoder_decoder
     if wrong := seq2seq if found else only_causal:
@@ -264,8 +264,8 @@ def run(
     *,
     specified: Specified,
 ) -> dict:
-    """Train, test, and write the card. `trainer_class` is called like `LengthControlTrainer` to build the Trainer."""
-    set_up(args)  # logging must be set up first
+    """Train and test a model, write its card, and return the metrics; `trainer_class` builds the Trainer."""
+    set_up(args)  # before anything is logged
     check_before(run_args, args)
     check_options(model_args, data_args, run_args, specified)
     args.predict_with_generate = True  # the lengths of generated texts are measured

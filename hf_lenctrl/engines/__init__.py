@@ -1,1 +1,1 @@
-"""The length constraint in other engines, and the pipeline as a class for Ray Data."""
+"""Use the length constraint in other engines, and the pipeline in Ray Data."""

@@ -1,4 +1,4 @@
-"""The length constraint in transformers' continuous batching; see `docs/continuous_batching.md`."""
+"""Use the length constraint in transformers' continuous batching; see `docs/continuous_batching.md`."""
 
 from collections.abc import Sequence
 
@@ -18,18 +18,17 @@ from .requests import FIELDS, Asked, Counter, Point, Row, mask
 
 def add_length_constraint(manager: ContinuousBatchingManager, tokenizer, length_units: Sequence[str] = ()) -> None:
     """
-    Let the requests of a manager name a length: `manager.add_request(ids, length=75, length_unit="character")`.
+    Enable lengths in the requests of a manager: `manager.add_request(ids, length=75, length_unit="character")`.
 
     Args:
         manager (`ContinuousBatchingManager`): The result of `model.init_continuous_batching(...)`, before it starts.
         tokenizer: The model's tokenizer.
-        length_units (`Sequence[str]`, *optional*): Units whose tables are built now, which takes seconds; the table
-            of another unit is built at the first request in it, and all requests wait for it. `"module:name"` is a
-            unit of your own; a request names it in the same way.
+        length_units (`Sequence[str]`, *optional*): Units whose tables are built now, which takes seconds. The table of
+            another unit is built at the first request for it, while all requests wait. `"module:name"` is a unit of
+            your own; requests use the same name.
 
-    Raises:
-        `ValueError`: for a manager that has started, that runs ahead of its tokens or replays its steps, or that has
-            no EOS; for a length-controlled model; for a unit that the tokenizer cannot count.
+    Raises: `ValueError`: for a manager that has started, that uses async batching, compilation or CUDA graphs, or that
+    has no EOS; for a length-controlled model; for a unit that the tokenizer cannot count.
     """
     config, model = manager.continuous_batching_config, manager.model
     if manager.is_running() or manager.batch_processor is not None:
@@ -41,8 +40,8 @@ def add_length_constraint(manager: ContinuousBatchingManager, tokenizer, length_
     hidden = [name for name in ahead if getattr(config, name)] + ["use_cuda_graph"] * any(config.cuda_graph_booleans)
     if hidden:
         raise ValueError(
-            f"a constraint counts each token before the next one is chosen, which goes without {', '.join(hidden)}; "
-            "pass ContinuousBatchingConfig(use_async_batching=False, use_cuda_graph=False), not compiled"
+            f"a constraint counts each token before the next is chosen, which does not work with {', '.join(hidden)}"
+            "; pass ContinuousBatchingConfig(use_async_batching=False, use_cuda_graph=False), not compiled"
         )
     if getattr(model.config, "length_controlled", False):
         raise ValueError(
@@ -66,8 +65,8 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
     """
     A logits processor that keeps outputs within or at the requested lengths, in any unit, by masking logits.
 
-    A count is kept from one step to the next, by the name of the request. A request that was not in the last step is
-    counted from its start: it is new or a copy, or it was evicted.
+    It keeps the count of a request from step to step, by the request's id. A request that was not in the last step is
+    counted from its start: it is new, it is a copy, or it was evicted.
     """
 
     supported_kwargs: dict[str, type] = dict.fromkeys(FIELDS, object)  # `check` checks their values
@@ -80,27 +79,27 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         self.points: dict[str, Point] = {}  # request of the last step -> its text so far
 
     def count(self, name: str, unit: str | Unit | None = None) -> None:
-        """Build the table of a unit, by default of this name; raise `ValueError` if it cannot be counted."""
+        """Build the table of a unit, by default the unit `name`; raise `ValueError` if it cannot be counted."""
         if name not in self.counters:
             table = UnitTable.from_tokenizer(self.tokenizer, unit or name).padded(self.vocab_size)
             self.counters[name] = Counter(table, self.device)
 
     def check(self, kwargs: dict) -> None:
-        """Raise `ValueError` for an invalid length, a unit that cannot be counted, or a marker of thoughts."""
+        """Raise `ValueError` for an invalid length, a unit that cannot be counted, or `length_from`."""
         if (asked := Asked.of(kwargs)) is not None:
             if asked.length_from is not None:
                 raise ValueError(
-                    f"length_from={asked.length_from!r} goes without continuous batching; call model.generate, or "
+                    f"length_from={asked.length_from!r} does not work in continuous batching; call model.generate, or "
                     "leave it out"
                 )
             self.count(asked.unit)
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
-        """Fill the tensor of arguments with zeros, because the rows keep their arguments in Python."""
+        """Fill the tensor of arguments with zeros, because this processor keeps arguments in Python objects."""
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
-        """Count the new tokens; the first rows of the logits are those of the requests, in their order."""
+        """Count the new tokens of the requests; their logits are the first rows, in the same order."""
         known, self.points = self.points, {}
         rows = (self._row(index, request.state, known) for index, request in enumerate(requests_with_new_token))
         self.rows = [row for row in rows if row is not None]
@@ -119,25 +118,25 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         return Row(index, asked, point, _ids(state.eos_token_id) or self.eos, limit)
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
-        """Mask forbidden tokens: `(rows, vocab_size)` -> the same shape, changed in place or new."""
+        """Mask forbidden tokens in scores `(rows, vocab_size)`, in place, and return the scores."""
         return mask(scores, self.rows, self.counters) if self.rows else scores
 
 
 class _Processors(ContinuousBatchingLogitsProcessorList):
-    """The processors of a manager, after a constraint: top-k and top-p choose among what it allows."""
+    """The processors of a manager, with the constraint first: top-k and top-p then choose among allowed tokens."""
 
     def __init__(self, constraint: LengthConstraint, others: ContinuousBatchingLogitsProcessorList):
         processors = LogitsProcessorList([constraint, *others.logits_processor])
-        super().__init__(processors, drop_unsupported_processors=False)  # unsupported ones are dropped already
+        super().__init__(processors, drop_unsupported_processors=False)  # `others` has no unsupported processors
         self.constraint, self.tensors_required = constraint, others.tensors_required + 1
 
     def check_kwargs(self, kwargs: dict) -> None:
-        """Raise for wrong arguments of a request, before the manager schedules it; only this request fails."""
+        """Raise an error for invalid arguments of a request, before it is scheduled; only this request fails."""
         super().check_kwargs(kwargs)
         self.constraint.check(kwargs)
 
 
 def _ids(eos_token_id: int | Sequence[int] | None) -> tuple[int, ...]:
-    """Return the EOS ids, sorted; drop -1, which stands for no id."""
+    """Return the EOS ids as a sorted tuple, without -1, which means no id."""
     given = [] if eos_token_id is None else [eos_token_id] if is_integer(eos_token_id) else eos_token_id
     return tuple(sorted(token for token in given if token >= 0))

@@ -1,4 +1,4 @@
-"""The grammar of a JSON Schema as masks over a vocabulary, of xgrammar or of llguidance."""
+"""Compile a JSON Schema by xgrammar or llguidance, to masks over a vocabulary."""
 
 import json
 from collections.abc import Callable
@@ -35,14 +35,14 @@ class _LLGuidance:
         self.matcher, self.bitmask, self.eos, self.ended = matcher, bitmask, eos, ended
 
     def read(self, entry: int) -> bool:
-        if entry in self.eos:  # the matcher stops before it if nothing else can follow
+        if entry in self.eos:  # the matcher does not read EOS; it stops if nothing else can follow
             self.ended = self.matcher.is_accepting()
             return self.ended
         return self.matcher.try_consume_tokens([entry]) == 1
 
     def allowed(self) -> np.ndarray:
         self.matcher.unsafe_compute_mask_ptr(self.bitmask.ctypes.data, self.bitmask.nbytes)
-        if error := self.matcher.get_error():  # a limit of the parser; the mask would end the output
+        if error := self.matcher.get_error():  # at a limit of the parser the mask would end the output
             raise RuntimeError(f"llguidance cannot read on: {error}")
         return self.bitmask
 
@@ -50,8 +50,8 @@ class _LLGuidance:
         return _LLGuidance(self.matcher.deep_copy(), self.bitmask, self.eos, self.ended)
 
 
-# The state of an output in a grammar: `read` returns whether the grammar allows an entry, behind which no more is read
-# if it does not; `allowed` returns the entries that may follow as bits, (words,); `ended` says whether EOS was read.
+# The state of an output in a grammar. `read` reads an entry, and returns whether the grammar allows it; after False,
+# read no more. `allowed` returns the entries that may follow, as bits (words,). `ended` says whether EOS was read.
 Matcher = _XGrammar | _LLGuidance
 
 
@@ -59,7 +59,7 @@ def compile_schema(
     name: str, schema: dict[str, Any], tokenizer, size: int, eos: tuple[int, ...]
 ) -> Callable[[], Matcher]:
     """
-    Compile a JSON Schema; return a function that makes a `Matcher` at the start of a text.
+    Compile a JSON Schema; return a function that makes a new `Matcher`, for the start of a text.
 
     Args:
         name (`str`): `"xgrammar"` or `"llguidance"`.
@@ -69,7 +69,7 @@ def compile_schema(
         eos (`tuple[int, ...]`): Ids that end an output.
 
     Raises:
-        `ImportError`, `ValueError`: without the library; for a schema that llguidance does not know.
+        `ImportError`, `ValueError`: without the library; for a schema that llguidance cannot compile.
     """
     bits = np.empty(-(-size // 32), dtype=np.int32)
     try:
@@ -98,7 +98,7 @@ def compile_schema(
 
 @cache
 def _entries(tokenizer, size: int, eos: tuple[int, ...]):
-    """Return the tokenizer of llguidance, cached, because it takes a second."""
+    """Convert a tokenizer to llguidance's tokenizer; cached, because this takes a second."""
     from llguidance.hf import from_tokenizer
 
     return from_tokenizer(tokenizer, size, list(eos))

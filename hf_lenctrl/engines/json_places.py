@@ -1,4 +1,4 @@
-"""Track the string of a JSON Schema that a text is in, and its length limits; needs no engine and no torch."""
+"""Find the string of a JSON Schema in which a text so far ends, and its length limits; needs no engine or torch."""
 
 import copy
 import json
@@ -29,7 +29,7 @@ _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _SAME = ("allOf", "anyOf", "oneOf")  # their schemas apply to the value itself
 # their schemas apply to values inside the value
 _BELOW = ("properties", "additionalProperties", "items", "prefixItems")
-# The states of a finite automaton that reads a string: 1 after a backslash, 2 to 6 in \uXXXX, 7 to 13 within the
+# The states of a finite automaton that reads a string: 1 after a backslash, 2 to 6 inside \uXXXX, 7 to 13 inside the
 # UTF-8 bytes of a character.
 PLAIN, ESCAPED, FIRST_DIGIT, AFTER_D, AFTER_DIGIT, ONE_MORE, TWO_MORE, THREE_MORE = 0, 1, 2, 3, 4, 11, 12, 13
 STATES = range(14)
@@ -52,7 +52,7 @@ Place = tuple[str, ...]  # JSON pointers of the schemas that apply to a value
 
 
 class Bounds(NamedTuple):
-    """The fewest and the most characters of a string; `None` means no upper limit."""
+    """The length limits of a string in characters; `high=None` means no upper limit."""
 
     low: int = 0
     high: int | None = None
@@ -60,15 +60,15 @@ class Bounds(NamedTuple):
 
 class Places:
     """
-    The places of values in a schema, and the length limits of a string at each place.
+    The places of values in a JSON Schema, and the length limits of a string at each place.
 
     Args:
         schema (`dict`): A JSON Schema. `plain` is the same schema without `minLength` and `maxLength`.
 
     Raises:
         `TypeError`, `ValueError`: for an invalid schema; for a length that is not a whole number, that no string can
-            have, that is below a keyword that is not followed (`patternProperties`, `not`, ...), or that is beside
-            `pattern`, `format`, or texts in `enum` and `const`.
+            have, that is below an unsupported keyword (`patternProperties`, `not`, ...), or that goes with `pattern`,
+            `format`, or texts in `enum` and `const`.
 
     Example:
 
@@ -88,7 +88,7 @@ class Places:
         self._check_lengths()
         self.root = self._place(["#"])
         places, reached = [self.root], set[str]()
-        for place in places:  # the list grows by the places that can be reached: a breadth-first search
+        for place in places:  # the list grows by reachable places: a breadth-first search
             reached |= set(place)
             self._check(place)
             places += [new for new in dict.fromkeys(self._children(place)) if new not in places]
@@ -114,13 +114,13 @@ class Places:
         return self._place(found)
 
     def bounds(self, place: Place) -> Bounds:
-        """Return the tightest length limits of a place: a string that keeps them is valid for each of its schemas."""
+        """Return the strictest length limits of a place: a string within them is valid for all its schemas."""
         nodes = [self.schemas[pointer] for pointer in place]
         high = [node["maxLength"] for node in nodes if "maxLength" in node]
         return Bounds(max([node.get("minLength", 0) for node in nodes], default=0), min(high, default=None))
 
     def _place(self, pointers: list[str]) -> Place:
-        """Build a place from pointers and the schemas that they refer to; `true` and missing schemas add no limit."""
+        """Build a place: the pointers, and the schemas that they refer to; skip `true` and missing schemas."""
         found: dict[str, None] = {}
         waiting = list(pointers)
         while waiting:
@@ -163,7 +163,7 @@ class Places:
                 values = node.get(name, ())
                 texts = [values] if isinstance(values, str) else values if isinstance(values, list) else []
                 if any(isinstance(text, str) for text in texts):
-                    rule = f"a length does not go with {name!r}, which may leave no string of that length"
+                    rule = f"a length does not work with {name!r}, which may leave no string of that length"
                     raise ValueError(f"{rule}, got {values!r} at {pointer}; leave one of them out")
 
     def _check_followed(self, reached: set[str]) -> None:
@@ -180,7 +180,7 @@ class Places:
 
 
 def _schemas(node: Any, pointer: str) -> Iterator[tuple[str, dict]]:
-    """Yield each schema inside a schema with its JSON pointer; values of `enum`, `const` or `default` do not count."""
+    """Yield each schema in a schema, with its JSON pointer; values of `enum`, `const` or `default` are no schemas."""
     if not isinstance(node, dict):
         return
     yield pointer, node
@@ -202,8 +202,8 @@ def _escape(key: str) -> str:
 
 def read_character(state: int, byte: int) -> int:
     """
-    Return the state after a byte inside a string; -1 if the byte may not follow. Surrogates (`\\ud800` to `\\udfff`)
-    are refused: a single one is an invalid character, and a pair can be written as its character.
+    Return the state after a byte inside a string; -1 if the byte is invalid here. Escaped surrogates (`\\ud800` to
+    `\\udfff`) are invalid: a single one is no character, and a pair can be written as its character.
     """
     if state == PLAIN:
         if byte >= 0x80:
@@ -223,8 +223,8 @@ def read_character(state: int, byte: int) -> int:
 
 class Reader:
     """
-    A reader of a JSON text, byte by byte. It knows whether the text is in a string, in which one, and its characters
-    so far.
+    A reader of a JSON text, byte by byte. It tracks whether the text is inside a string, at which place of the schema,
+    and the characters of the string so far.
 
     A character counts at its first byte, an escape at its backslash. The text must follow the grammar.
     """
@@ -235,8 +235,8 @@ class Reader:
         self.key: bytes | None = None  # the key of the innermost object, while it is read
         self.expects_key = False
         self.inside, self.state, self.count = False, PLAIN, 0
-        self.bounds = Bounds()  # limits of the string that the text is in
-        # number of bytes so far; position of the last string's first byte; position of its closing quote
+        self.bounds = Bounds()  # limits of the current string
+        # number of bytes so far; position of the last string's first byte; position of the last closing quote
         self.position = self.opened = self.closed = 0
 
     def copy(self) -> "Reader":
@@ -247,7 +247,7 @@ class Reader:
 
     @property
     def where(self) -> tuple:
-        """Return the part of the state that decides which tokens may follow outside of strings."""
+        """Return the part of the state on which the allowed tokens outside of strings depend."""
         return (tuple(self.stack), self.expects_key)
 
     def read(self, data: bytes) -> None:

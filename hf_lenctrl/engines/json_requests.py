@@ -1,4 +1,4 @@
-"""The string lengths of a request to an engine whose grammar masks the logits already; needs no engine."""
+"""Keep string lengths in a request to an engine that already masks logits by a grammar; needs no engine."""
 
 import json
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ def schema_of(extra_args: Any, structured_outputs: Any) -> dict[str, Any]:
 
     Args:
         extra_args (`dict`): The arguments of the request. The schema is a dict, or a text of JSON.
-        structured_outputs (`StructuredOutputsParams`, *optional*): Its `json` is the schema that the engine follows.
+        structured_outputs (`StructuredOutputsParams`, *optional*): `json` is the schema that the engine follows.
 
     Raises:
-        `ValueError`: for a schema whose lengths cannot be kept, or if the engine does not follow this schema without
-            its lengths: then the lengths would hide the model's first choice, or the output would not be JSON.
+        `ValueError`: for a schema whose lengths cannot be kept, or if the engine does not follow the same schema
+            without lengths. Otherwise the engine would mask the model's first choice, or the output would not be JSON.
     """
     given = [extra_args[JSON], getattr(structured_outputs, "json", None)]
     try:
@@ -41,20 +41,20 @@ def schema_of(extra_args: Any, structured_outputs: Any) -> dict[str, Any]:
 
 
 class Text(NamedTuple):
-    """An output so far: its tokens and its reader; no reader if it is no JSON, as a draft that will be rejected."""
+    """An output so far: its number of tokens, and its reader; `None` for invalid JSON, such as a rejected draft."""
 
     tokens: int
     reader: Reader | None
 
 
 class JsonRequest:
-    """The string lengths of a request: reads its text, and masks a row of logits behind the mask of the grammar."""
+    """The string lengths of a request: reads its text, and masks a row of logits that the grammar has masked."""
 
     def __init__(self, schema: dict[str, Any], tokenizer):
         self.lengths = StringLengths(schema, tokenizer)
 
     def start(self, prompt: Sequence[int] | None = None) -> Text:
-        """Return the start of an output; the prompt does not count."""
+        """Return the `Text` of an empty output; the prompt does not count."""
         return Text(0, Reader(self.lengths.places))
 
     def after(self, text: Text, tokens: Sequence[int]) -> Text:
@@ -70,7 +70,7 @@ class JsonRequest:
         return Text(text.tokens + len(tokens), reader)
 
     def mask(self, logits: torch.Tensor, text: Text) -> None:
-        """Mask the tokens that the lengths forbid, in place: `(vocab_size,)`, -inf where the grammar forbids one."""
+        """Mask the tokens that the lengths forbid, in logits `(vocab_size,)` that the grammar has masked, in place."""
         if text.reader is not None:
             vocabulary = self.lengths.vocabulary
             grammar = vocabulary.bits((logits[: vocabulary.size] > -torch.inf).cpu().numpy())

@@ -1,4 +1,4 @@
-"""JSON of a schema whose strings keep their lengths and end at a word, behind any grammar engine."""
+"""Generate JSON whose strings keep their lengths and end after a whole word, together with any grammar engine."""
 
 import functools
 import json
@@ -18,15 +18,15 @@ from .json_grammars import GRAMMARS, Matcher, compile_schema
 from .json_places import PLAIN, STATES, Places, Reader, read_character
 
 
-_NEVER = 2**30  # the number of characters of a forbidden entry
+_NEVER = 2**30  # stands for the number of characters of a forbidden entry
 
 
 class StringVocabulary:
     """
-    The effect of each entry of a vocabulary inside a string and at its start, as bit masks, 32 bits in an integer.
+    The effect of each entry of a vocabulary inside a string and at the start of a string, as bit masks of 32 bits.
 
-    An entry that ends a string may open the next string but add no character to it. An entry that begins a string may
-    not end it. The model can always emit two entries instead.
+    An entry that ends a string may also open the next string, but not add characters to it. An entry that begins a
+    string may not end the same string. The model can always emit two entries instead.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
@@ -52,18 +52,18 @@ class StringVocabulary:
         # (words,) entries that end a string, with only punctuation before the quote
         self.ends = self.bits(np.array(ends))
         self.fits, self.long_enough = cache(self._fits), cache(self._long_enough)
-        for left in range(self.longest + 1):  # the cache is filled now, so that no step waits for it
+        for left in range(self.longest + 1):  # fill the cache now, so that no step waits
             self.fits(PLAIN, left)
 
     def bits(self, allowed: np.ndarray) -> np.ndarray:
-        """Pack booleans into bits: `(V,)`, or those of the first entries, -> `(words,)`."""
+        """Pack booleans `(V,)`, or fewer, for the first entries of the vocabulary, into bits `(words,)`."""
         padded = np.zeros(32 * self.words, dtype=bool)
         padded[: len(allowed)] = allowed
         return np.packbits(padded, bitorder="little").view(np.int32)
 
     @staticmethod
     def _inside(data: bytes, state: int) -> tuple[int, bool]:
-        """Return the number of characters that an entry adds to a string, and whether the entry ends the string."""
+        """Return how many characters an entry adds to a string, and whether the entry ends the string."""
         count = 0
         for i, byte in enumerate(data):
             if byte == 0x22 and state == PLAIN:
@@ -103,7 +103,7 @@ class StringVocabulary:
         self.heads = list(heads)
 
     def begins(self, reader: Reader) -> np.ndarray:
-        """Return the entries that may follow outside of strings, `(words,)`: the string that they begin must fit."""
+        """Return the allowed entries outside of strings, `(words,)`: a string that an entry begins must fit."""
         highs = []
         for head in self.heads:
             high = _NEVER - 1
@@ -134,7 +134,7 @@ class StringLengths:
     The lengths of the strings of a schema as masks over a vocabulary, to be combined with the mask of a grammar.
 
     Args:
-        schema (`dict`): A JSON Schema, see `Places` for what is refused.
+        schema (`dict`): A JSON Schema; `Places` says which schemas raise an error.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
     """
 
@@ -144,7 +144,7 @@ class StringLengths:
 
     def allowed(self, reader: Reader, grammar: np.ndarray, scores: torch.Tensor) -> tuple[np.ndarray, int | None]:
         """
-        Return what may follow a text, `(words,)`, and the model's first choice if a string must end in its place.
+        Return the allowed entries after a text, `(words,)`; and the model's first choice if a string must end instead.
 
         Args:
             reader (`Reader`): The text so far.
@@ -163,7 +163,7 @@ class StringLengths:
         return allowed, None
 
     def _fits(self, reader: Reader) -> np.ndarray:
-        """Return the entries that keep the lengths of the string that a text is in."""
+        """Return the entries that keep the length limits of the current string, `(words,)`."""
         (low, high), longest = reader.bounds, self.vocabulary.longest
         left = longest if high is None else min(max(high - reader.count, 0), longest)
         fits = self.vocabulary.fits(reader.state, left)
@@ -171,20 +171,20 @@ class StringLengths:
         return fits & self.vocabulary.long_enough(reader.state, missing) if missing > 0 else fits
 
     def _is_late(self, reader: Reader) -> bool:
-        """Return whether a string may end here, and has no room for the longest entry."""
+        """Return whether the current string may end here and has no room for the longest entry."""
         (low, high), count = reader.bounds, reader.count
         has_room = high is None or high - count >= self.vocabulary.longest
         return reader.state == PLAIN and count >= low and not has_room
 
     def finish(self, ids: Sequence[int], firsts: Sequence[int | None]) -> str:
         """
-        Return the JSON of an output. A string that had to end within a word now ends after the word before it, if at
-        least one word and `minLength` characters are left; then its white space at the end is removed, too.
+        Return the JSON of an output. If a string had to end inside a word, remove this word and the white space before
+        it, provided that at least one word and `minLength` characters remain.
 
         Args:
             ids (`list[int]` of length `positions`): The entries of the output, with or without EOS.
-            firsts (`list[int]` of length `positions`): The model's first choice at each of them, as far as the grammar
-                allows; `None` where it is not needed.
+            firsts (`list[int]` of length `positions`): The model's first choice at each position, among the entries
+                that the grammar allows; `None` where it is not needed.
         """
         reader, text, edits, pieces = Reader(self.places), bytearray(), [], self.vocabulary.pieces
         for k, (i, first) in enumerate(zip(ids, firsts, strict=True)):
@@ -194,7 +194,7 @@ class StringLengths:
                 cut &= not (pieces[ids[k - 1]] or "")[-1:].isspace()
             reader.read(self.vocabulary.data[i])
             text += self.vocabulary.data[i]
-            if cut and reader.closed >= opened:  # the entry did end it
+            if cut and reader.closed >= opened:  # the entry has ended the string
                 value = json.loads(b'"' + bytes(text[opened : reader.closed]) + b'"')
                 enough = functools.partial(_has, low)
                 shorter = finished(value, "word", enough, at_word=False)[0]
@@ -216,7 +216,7 @@ def _first(grammar: np.ndarray, scores: torch.Tensor) -> int:
 
 
 def forbid(allowed: np.ndarray, scores: torch.Tensor) -> torch.Tensor:
-    """Mask the scores `(vocab_size,)` of all entries that are not among the allowed ones `(words,)`, in place."""
+    """Mask the scores `(vocab_size,)` of all entries that are not `allowed (words,)`, in place."""
     bits = np.unpackbits(allowed.view(np.uint8), count=len(scores), bitorder="little").view(bool)
     return scores.masked_fill_(~torch.from_numpy(bits).to(scores.device), -torch.inf)
 
@@ -233,18 +233,18 @@ class _Row:
 
 class JsonStringsLogitsProcessor(LogitsProcessor):
     """
-    A logits processor for JSON of a schema, each string within its `minLength` and `maxLength`, for any causal model;
-    greedy, beam search or sampling. Needs a grammar engine: `pip install "hf_lenctrl[json]"` for xgrammar.
+    A logits processor for JSON that follows a schema, with each string within its `minLength` and `maxLength`, for any
+    causal model; greedy, beam search or sampling. It needs a grammar engine: `pip install "hf_lenctrl[json]"`.
 
-    The grammar engine gets the schema without the lengths, so a step costs the same at any length. In a string, too
-    long entries are masked, and the closing quote is masked until the string is long enough. An escape (`\\n`,
-    `\\u00e9`) is one character. If the model's first choice is too long, the string ends. If it ends within a word,
-    `finish` removes the unfinished word. Make one processor for each call of `generate`.
+    The grammar engine gets the schema without lengths, so a step takes the same time at any length. In a string,
+    entries that are too long are masked, and the closing quote is masked until the string is long enough. An escape
+    (`\\n`, `\\u00e9`) is one character. If the model's first choice is too long, the string ends; `finish` then
+    removes a word that is cut. Make one processor for each call of `generate`.
 
     Args:
         schema (`dict`): A JSON Schema.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        prompt_length (`int`, *optional*, defaults to 0): Number of positions before the JSON.
+        prompt_length (`int`, *optional*, defaults to 0): Number of ids before the JSON.
         eos_token_id (`int` or `list[int]`, *optional*): Ids that end an output; by default the tokenizer's EOS.
         grammar (`str`, *optional*, defaults to `"xgrammar"`): The grammar engine, or `"llguidance"`.
 
@@ -274,13 +274,13 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         # (rows, positions) the ids of the last step, without the prompt
         self.written = torch.empty(0, 0, dtype=torch.long)
         self.rows: list[_Row] = []
-        # all ids before the quote of a string that had to end -> the model's first choice; the prompt's ids are part
-        # of the key, because the same JSON may continue in another way after another prompt
+        # all ids before the quote of a string that had to end -> the model's first choice; the key includes the
+        # prompt's ids, because the same JSON may continue differently after another prompt
         self.firsts: dict[tuple[int, ...], int] = {}
 
     def __call__(self, input_ids, scores):
         """
-        Mask forbidden entries by `-inf`: `(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`.
+        Return the scores `(rows, vocab_size)`, with `-inf` for forbidden entries, for ids `(rows, sequence_length)`.
         """
         size = self.vocabulary.size
         if scores.shape[1] < size:
@@ -298,7 +298,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         return scores
 
     def _follow(self, input_ids: torch.Tensor) -> None:
-        """Read the ids that were emitted since the last step."""
+        """Read the new ids of each row since the last step."""
         before, self.written = self.written, input_ids[:, self.prompt_length :]
         self.rows = self._rows(before)
 
@@ -306,7 +306,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         """Return the outputs so far: each continues a row of the last step, or is read from its start."""
         parents, same = [], before.shape[1] + 1 == self.written.shape[1]
         for i, ids in enumerate(self.written):
-            others = [i, *range(len(self.rows))] if same else []  # beam search reorders rows
+            others = [i, *range(len(self.rows))] if same else []  # beam search may have reordered the rows
             parents.append(next((j for j in others if j < len(before) and torch.equal(before[j], ids[:-1])), None))
         rows = []
         for i, parent in enumerate(parents):
@@ -327,15 +327,15 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
             return  # the rest is padding
         if not row.matcher.read(entry):
             piece = self.vocabulary.pieces[entry] if entry < self.vocabulary.size else None
-            raise ValueError(f"the output is no JSON of the schema at entry {entry} ({piece!r}); pass prompt_length")
+            raise ValueError(f"the output is not JSON of the schema at entry {entry} ({piece!r}); pass prompt_length")
         row.reader.read(self.vocabulary.data[entry])
 
     def finish(self, ids: Sequence[int]) -> str:
         """
         Return the JSON of an output, see `StringLengths.finish`.
 
-        `ids (sequence_length,)` are a row of the result of `generate`, with the prompt, because equal JSON of two rows
-        may have different prompts. Raise `ValueError` for ids without a prompt.
+        `ids (sequence_length,)` are a row that `generate` returned, with the prompt, because rows of equal JSON may
+        have different prompts. Raise `ValueError` for ids without a prompt.
         """
         ids, start = tuple(int(i) for i in ids), self.prompt_length
         if len(ids) <= start:

@@ -1,4 +1,4 @@
-"""Export of a length-controlled encoder-decoder to ONNX; the length is an input of the graph."""
+"""Export a length-controlled encoder-decoder to ONNX; the length is an input of the graph."""
 
 import copy
 import logging
@@ -20,7 +20,7 @@ from .rules_file import write_rules
 FOLDER = "onnx"  # transformers.js and optimum look in this folder
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
 QUANTIZATIONS = ("float32", "int8")
-_LARGEST = 1_900_000_000  # bytes; an ONNX file holds at most 2 GB, so larger weights are in a file beside it
+_LARGEST = 1_900_000_000  # bytes; an ONNX file holds at most 2 GB, so more weights need a second file
 
 
 def import_onnxruntime():
@@ -39,8 +39,8 @@ def _mask(allowed: torch.Tensor) -> torch.Tensor:
 
 class _Encoder(nn.Module):
     """
-    The encoder's graph: `input_ids` and `attention_mask`, each `(B, S)`, to `last_hidden_state (B, S, d)`; some models
-    also read `length (B,)`.
+    The graph of the encoder, from `input_ids` and `attention_mask`, each `(B, S)`, to `last_hidden_state (B, S, d)`;
+    some models also read `length (B,)`.
     """
 
     def __init__(self, model):
@@ -48,7 +48,7 @@ class _Encoder(nn.Module):
         self.encoder = model.get_encoder()
 
     def forward(self, input_ids, attention_mask, length=None):
-        # the mask is made here, so that no branch depends on its values
+        # an additive mask is made here, because transformers would branch on the values of the mask
         seen = _mask(attention_mask[:, None, None, :] != 0)
         seen = seen.expand(-1, -1, input_ids.shape[1], -1)
         return self.encoder(input_ids, attention_mask=seen, length=length)[0]
@@ -56,9 +56,9 @@ class _Encoder(nn.Module):
 
 class _Decoder(nn.Module):
     """
-    The graph of the decoder with its head: `T` ids after `P` earlier ids, `P` from 0. It projects the encoder's states
-    that are not in the cache yet: all at the first step, none later, even if the caller passes them again. So one
-    graph serves every step, without a branch.
+    The graph of the decoder with its head, for `T` ids after `P` cached ids; `P` may be 0. It projects only the
+    encoder states that are not in the cache: all at the first step, none later, even if the caller passes them again.
+    So one graph without branches serves every step.
     """
 
     def __init__(self, model):
@@ -69,7 +69,7 @@ class _Decoder(nn.Module):
         cache = EncoderDecoderCache(
             *(DynamicCache(list(zip(past[i::4], past[i + 1 :: 4], strict=True))) for i in (0, 2))
         )
-        cache.is_updated = dict.fromkeys(cache.is_updated, False)  # the cross-attention appends new states
+        cache.is_updated = dict.fromkeys(cache.is_updated, False)  # cross-attention then appends new states
         new, before, known = input_ids.shape[1], past[0].shape[2], past[2].shape[2]
         query = torch.arange(new).unsqueeze(1) + before  # (T, 1)
         causal = _mask(torch.arange(before + new) <= query)[None, None]  # (1, 1, T, P + T)
@@ -89,7 +89,7 @@ class _Decoder(nn.Module):
 
 
 def _check_kind(model) -> None:
-    """Raise `ValueError` for a model that cannot be exported to these graphs."""
+    """Raise `ValueError` for a model that the export does not support."""
     config = getattr(model, "config", None)
     if config is None or not config.is_encoder_decoder or not getattr(config, "length_controlled", False):
         raise ValueError(
@@ -109,15 +109,15 @@ def _check_kind(model) -> None:
 
 
 def cache_names(layers: int) -> list[str]:
-    """Return the names of the cache tensors after `past_key_values.` and `present.`, in the order of the inputs."""
+    """Return the names of the cache tensors, without `past_key_values.` or `present.`, in the order of the inputs."""
     return [
         f"{i}.{side}.{kind}" for i in range(layers) for side in ("decoder", "encoder") for kind in ("key", "value")
     ]
 
 
 def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tensor, dict]], list[str]]]:
-    """Yield for each graph: file, module, inputs with an example and the names of free dimensions, and outputs."""
-    # one tensor for two inputs would merge them into one input; a size of 0 or 1 would become fixed
+    """Yield for each graph: file, module, inputs (an example and the names of its free dimensions), outputs."""
+    # the exporter merges two inputs that are one tensor, and fixes a dimension of size 0 or 1
     batch, source, new, before, known = 2, 9, 3, 4, 5
 
     def ids(columns):
@@ -146,7 +146,7 @@ def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tenso
     }
     for name, tensor in zip(names, tensors, strict=True):
         side = "decoder" if "decoder" in name else "encoder"
-        # some encoder states are missing from the cache
+        # in the example some encoder states are not cached, so that their number stays free
         kept = tensor if side == "decoder" else tensor[:, :, :known].clone()
         inputs[f"past_key_values.{name}"] = kept, rows | {2: f"past_{side}_sequence_length"}
     yield DECODER, _Decoder(model), inputs, ["logits", *(f"present.{name}" for name in names)]
@@ -157,19 +157,19 @@ def export_onnx(model, tokenizer, output_dir: str | Path, quantization: str = "f
     """
     Export a length-controlled model for ONNX Runtime, in Python or in a browser, into a folder.
 
-    `onnx/` receives `encoder_model.onnx` and `decoder_model_merged.onnx`. Their inputs and outputs have the names that
-    optimum and transformers.js know; `length (B,)` and `progress (B, T)` are added. The decoder takes an empty cache
-    at the first step. The folder receives the configurations, the tokenizer and `lenctrl.json`.
+    It writes `onnx/encoder_model.onnx` and `onnx/decoder_model_merged.onnx`. Their inputs and outputs have the names
+    that optimum and transformers.js use, and there are new inputs `length (B,)` and `progress (B, T)`. The decoder
+    gets an empty cache at the first step. It also writes the configurations, the tokenizer and `lenctrl.json`.
 
     Args:
-        model (`PreTrainedModel`): A length-controlled encoder-decoder with its head, in float32 or less.
+        model (`PreTrainedModel`): A length-controlled encoder-decoder with its head, in float32 or half precision.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
         output_dir (`str` or `Path`): A folder; it may exist.
         quantization (`str`, *optional*, defaults to `"float32"`): `"int8"` gives weights of 8 bits.
 
     Raises:
-        `ValueError`: for a model without an encoder or without length control, with a length head or with a table
-            that waits for a tokenizer, and for another quantization.
+        `ValueError`: for a model without an encoder or without length control, with a length head or with an unfilled
+            unit table, and for an unknown quantization.
         `ImportError`: without onnxruntime.
     """
     import_onnxruntime()
@@ -202,7 +202,7 @@ def _write(module: nn.Module, inputs: dict, outputs: list[str], path: Path) -> N
     size = sum(p.numel() * p.element_size() for p in module.parameters())
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # the exporter warns that torchvision is missing
     with warnings.catch_warnings():
-        for kind in (FutureWarning, UserWarning):  # the exporter warns of its own code and of names of dimensions
+        for kind in (FutureWarning, UserWarning):  # the exporter warns about its own code and names of dimensions
             warnings.simplefilter("ignore", kind)
         torch.onnx.export(
             module,
@@ -219,7 +219,7 @@ def _write(module: nn.Module, inputs: dict, outputs: list[str], path: Path) -> N
 
 def _quantize(path: Path) -> None:
     """
-    Quantize the weights to 8 bits; they are unsigned, because products of signed ones saturate on some processors.
+    Quantize the weights to unsigned integers of 8 bits; products of signed ones saturate on some processors.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -231,8 +231,8 @@ def _quantize(path: Path) -> None:
 
 def _transpose_tied(graph, onnx) -> None:
     """
-    Store an embedding that is tied to the head in the head's layout. With a `Transpose` after it, it would be
-    converted to float32 at each step; stored twice, it would take twice the space.
+    Store an embedding that is tied to the head in the head's layout. A `Transpose` before the head would convert the
+    weights to float32 at each step, and two copies would take twice the space.
     """
     weights = {weight.name: weight for weight in graph.initializer}
     for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in weights]:
@@ -256,8 +256,8 @@ def _transpose_tied(graph, onnx) -> None:
 
 class _MarianConverter(SpmConverter):
     """
-    Converter of a `MarianTokenizer` to `tokenizer.json`, for JavaScript; the ids are those of `vocab.json`, not
-    SentencePiece's.
+    Converts a `MarianTokenizer` to `tokenizer.json`, for JavaScript. The ids are those of `vocab.json`, not of
+    SentencePiece.
     """
 
     def __init__(self, tokenizer):
@@ -267,7 +267,7 @@ class _MarianConverter(SpmConverter):
     def vocab(self, proto):
         scores = {piece.piece: piece.score for piece in proto.pieces}
         entries = sorted(self.original_tokenizer.encoder.items(), key=lambda entry: entry[1])
-        lowest = min(scores.values()) - 10  # the tokenizer never chooses an entry that SentencePiece does not know
+        lowest = min(scores.values()) - 10  # so low that the tokenizer never chooses an entry without a score
         return [(name, scores.get(name, lowest)) for name, _ in entries]
 
     def unk_id(self, proto):

@@ -1,4 +1,4 @@
-"""An exported model in ONNX Runtime: `generate` with lengths, constraints, beams and sampling."""
+"""Run an exported model in ONNX Runtime: `generate` with lengths, constraints, beams and sampling."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from .rules_file import read_table
 
 
 class _Session:
-    """A session of a graph: named tensors in, named tensors out, both without a copy."""
+    """A session of ONNX Runtime, as a function from named tensors to named tensors, without copies."""
 
     def __init__(self, path: Path, threads: int):
         library = import_onnxruntime()
@@ -27,13 +27,13 @@ class _Session:
         self.outputs = [each.name for each in self.session.get_outputs()]
 
     def __call__(self, **tensors: torch.Tensor) -> dict[str, torch.Tensor]:
-        # a graph lacks the inputs that its model does not read, such as the length of most encoders
+        # a graph has no input that its model does not read, such as the length in most encoders
         feeds = {name: tensors[name].contiguous().numpy() for name in self.inputs}
         return dict(zip(self.outputs, map(torch.from_numpy, self.session.run(None, feeds)), strict=True))
 
 
 class _Encoder(nn.Module):
-    """The encoder's graph with the interface that `generate` needs."""
+    """The encoder's graph as a module with the interface that `generate` expects."""
 
     main_input_name = "input_ids"
 
@@ -49,28 +49,28 @@ class _Encoder(nn.Module):
 
 
 class _Past:
-    """The decoder's cache: tensors of shape `(rows, heads, positions, width)` by the names of the graph's inputs."""
+    """The decoder's cache: input names of the graph -> tensors of shape `(rows, heads, positions, width)`."""
 
     is_compileable = False
 
     def __init__(self, inputs: dict[str, list], rows: int):
         shapes = {name: shape for name, shape in inputs.items() if name.startswith("past_key_values.")}
         self.tensors = {name: torch.zeros(rows, shape[1], 0, shape[3]) for name, shape in shapes.items()}
-        self.first = torch.arange(rows)  # (rows,) the row of the first step that each row comes from
+        self.first = torch.arange(rows)  # (rows,) for each row, the row of the first step that it continues
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of positions so far."""
+        """Return the number of cached decoder positions."""
         return next(tensor.shape[2] for name, tensor in self.tensors.items() if ".decoder." in name)
 
     def update(self, outputs: dict[str, torch.Tensor]) -> None:
-        """Replace the cache by the cache in a step's outputs."""
+        """Replace the tensors by the new cache in the outputs of a step."""
         self.tensors = {name: outputs[name.replace("past_key_values", "present")] for name in self.tensors}
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """
-        Reorder the cache to these rows, `(new_rows,)`. The encoder's part depends only on the source, so it does not
-        change if each row keeps its source. This holds for most steps of beam search, but not for a search by length,
-        which has any number of rows for a source.
+        Select the rows `beam_idx (new_rows,)` of the cache. The encoder's part depends only on the source, so it does
+        not change if each row keeps its source, as in most steps of beam search. A search by length may change the
+        number of rows of a source.
         """
         first = self.first[beam_idx]  # (new_rows,)
         same, self.first = torch.equal(first, self.first), first
@@ -81,12 +81,11 @@ class _Past:
 
 class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """
-    An exported model on a CPU, with `generate` of transformers:
-    `OnnxModel(folder).generate(**inputs, length=75, length_constraint="exact", num_beams=4)`. The pipeline takes it as
-    a model.
+    An exported model on a CPU, with `generate` of transformers: `OnnxModel(folder).generate(**inputs, length=75,
+    length_constraint="exact", num_beams=4)`. The pipeline accepts it as a model.
 
     Args:
-        folder (`str` or `Path`): A folder that `lenctrl export` made.
+        folder (`str` or `Path`): The output folder of `lenctrl export`.
         threads (`int`, *optional*, defaults to 0): Threads of a step; 0 lets ONNX Runtime choose.
 
     Raises:
@@ -112,7 +111,7 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
 
     @property
     def unit_table(self) -> UnitTable:
-        """Return the unit table, which `lenctrl.json` holds."""
+        """Return the unit table, which was read from `lenctrl.json`."""
         return self.table
 
     @property
@@ -122,7 +121,7 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the type of logits and cache."""
+        """Return the dtype of logits and cache."""
         return torch.float32
 
     def get_encoder(self, modality=None):
@@ -130,7 +129,7 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         return self.encoder
 
     def get_output_embeddings(self):
-        """Return a layer of the head's shape, which the pipeline compares with the tokenizer; it has no weights."""
+        """Return a layer without weights in the shape of the head, which the pipeline compares with the tokenizer."""
         return nn.Linear(self.config.d_model, self.table.weights.shape[1], bias=False, device="meta")
 
     @takes_cache
@@ -168,7 +167,7 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         return Seq2SeqLMOutput(logits=outputs["logits"], **{CACHE: past})
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
-        """Add progress, counted over the whole sequence so far, which beam search has already reordered."""
+        """Add the progress, counted from all ids of each row so far; beam search has already reordered the rows."""
         inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         progress = self.table.progress(input_ids)  # (rows, T)
         return inputs | {"progress": progress[:, -inputs["decoder_input_ids"].shape[1] :]}

@@ -1,4 +1,4 @@
-"""Generation for `Dataset.map_batches` of Ray Data; see `docs/ray.md`. This module needs no Ray itself."""
+"""A class for `Dataset.map_batches` of Ray Data; see `docs/ray.md`. This module does not import Ray."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ ADDED = ("generated_text", "generated_length", "requested_length", "within")
 
 class LengthControlledGenerator:
     """
-    A generator that adds generated texts to a batch. Each Ray actor makes one, so it loads the model once:
+    A callable class that adds generated texts to a batch. Each Ray actor makes one instance, which loads the model:
 
         dataset.map_batches(
             LengthControlledGenerator,
@@ -29,17 +29,16 @@ class LengthControlledGenerator:
     Args:
         model (`str`): Folder or Hub name.
         text_column (`str`, *optional*, defaults to `"text"`): Column of the sources.
-        length_column (`str`, *optional*, defaults to `"length"`): Column of the lengths, 40 or `"40"`, or of ranges,
-            `[30, 42]` or `"30-42"`; not read if the options have `length` or `length_ratio`. `None` uses the model's
-            default length.
+        length_column (`str`, *optional*, defaults to `"length"`): Column of lengths, 40 or `"40"`, or of ranges, `[30,
+            42]` or `"30-42"`; ignored if the options have `length` or `length_ratio`. `None` means the model's default
+            length.
         dtype (`str`, *optional*): Type of the weights, such as `"bfloat16"`.
-        options: Options of a call of `LengthControlledGenerationPipeline`, such as `length_constraint="max"`,
-            `num_beams=4`, and `batch_size=32`, the number of texts in one batch.
+        options: Options of a call of `LengthControlledGenerationPipeline`: `length_constraint="max"`, `num_beams=4`,
+        `batch_size=32` (the number of texts in one batch of the model), and others.
 
     Raises:
-        `ValueError`: for `num_return_sequences`, `references` and several lengths of a text, because a row has one
-        output, and for a batch that lacks a column or has an invalid length; `TypeError`, `ValueError`: the errors of
-        the pipeline.
+        `TypeError`, `ValueError`: for `num_return_sequences`, `references` and several lengths of a text, because a
+            row has one output; for a batch that lacks a column or has an invalid length. Also errors of the pipeline.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class LengthControlledGenerator:
         self.pipeline = LengthControlledGenerationPipeline(
             model=auto_class(model).from_pretrained(model, dtype=dtype).eval(),
             tokenizer=tokenizer_of(model),
-        )  # it runs on the accelerator that Ray gives the actor, or else on the CPU
+        )  # the pipeline runs on the accelerator that Ray gives to the actor, or else on the CPU
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """
@@ -71,9 +70,9 @@ class LengthControlledGenerator:
             batch (`Mapping[str, np.ndarray]`): Columns of shape `(batch_size,)`, in Ray's `batch_format="numpy"`.
 
         Returns:
-            `dict`: the columns and `generated_text`, `generated_length`, in units, `requested_length`, an integer or
-            `[low, high]`, and `within`, whether the constraint's window holds the length (without a constraint,
-            whether it is the requested one; true where none was requested).
+            `dict`: the columns of the batch, and `generated_text`; `generated_length` in units; `requested_length`, an
+                integer or `[low, high]`; `within`, whether the generated length is in the window of the constraint
+                (without a constraint, whether it equals the requested length; true if no length was requested).
         """
         if taken := [name for name in ADDED if name in batch]:
             raise ValueError(f"the batch has columns {', '.join(taken)}, which are added here; rename or drop them")

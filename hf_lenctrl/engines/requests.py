@@ -1,4 +1,4 @@
-"""The requested length of a request to an engine, and the counted state of its text; needs no engine."""
+"""Read the requested length of a request to an engine, count its text, and mask its logits; needs no engine."""
 
 import math
 from collections import defaultdict
@@ -22,18 +22,18 @@ CALL = 'pass {"length": 75, "length_unit": "character", "length_constraint": "ma
 
 @dataclass(frozen=True)
 class Asked:
-    """The length of a request: its unit, its constraint, and the units between which a text may end."""
+    """The requested length of a request: unit, constraint, lowest and highest length."""
 
     unit: str
     constraint: str
     low: int
     high: int
-    length_from: str | tuple[int, ...] | None = None  # the marker that ends the thoughts before the text
+    length_from: str | tuple[int, ...] | None = None  # the marker between the thoughts and the answer
     budget: int | None = None  # the most tokens of the thoughts
 
     @property
     def counted(self) -> Any:
-        """Return the key of the `Counter`: the unit, or a pair of the unit and the marker."""
+        """Return the key of the `Counter` for this request: the unit, or a pair of the unit and the marker."""
         return self.unit if self.length_from is None else (self.unit, self.length_from)
 
     @classmethod
@@ -42,10 +42,10 @@ class Asked:
         Return the requested length from the arguments of a request; `None` if they name no length.
 
         Args:
-            extra_args (`dict`, *optional*): With `length` (`int`, or the name of a limit) and, where they are not the
-                default, `length_unit` (`"token"`, or `"module:name"` of a unit that the server has loaded),
-                `length_constraint` (`"max"`) and `length_tolerance`: units, a share, or a list of two, below and
-                above; for a thinking model `length_from`, a text or ids, and `thinking_budget`.
+            extra_args (`dict`, *optional*): `length` (`int`, or the name of a limit), and optional `length_unit`
+                (default `"token"`; also `"module:name"`, a unit that the server has loaded), `length_constraint`
+                (default `"max"`) and `length_tolerance`: units, a share, or a list of two, below and above; for a
+                thinking model also `length_from`, a text or ids, and `thinking_budget`.
 
         Raises:
             `ValueError`: for an invalid length, unit, constraint, tolerance, marker or budget, or without a length.
@@ -54,7 +54,7 @@ class Asked:
         if not given:
             return None
         if "length" not in given:
-            raise ValueError(f"{next(iter(given))} goes with a length, got {given}; {CALL}")
+            raise ValueError(f"{next(iter(given))} needs a length, got {given}; {CALL}")
         constraint, tolerance = given.get("length_constraint", "max"), given.get("length_tolerance")
         try:
             length, unit = limit_of(given["length"], given.get("length_unit"))
@@ -76,8 +76,8 @@ class Asked:
 
 class Point(NamedTuple):
     """
-    The state of a text so far: its tokens with those of the thoughts, its units, and its state in the unit table, a
-    finite automaton; the state is below 0 inside `Thoughts`.
+    The state of a text so far: its number of tokens (with thoughts), its units, and its state in the unit table, which
+    is below 0 inside `Thoughts`.
     """
 
     tokens: int
@@ -86,7 +86,7 @@ class Point(NamedTuple):
 
 
 class Counter:
-    """A counter of a unit: its table, on the device for masks and on the host for counts; `marker` ends thoughts."""
+    """A counter of texts in one unit. It has the table on the device for masks, and on the CPU for counts."""
 
     def __init__(self, table: UnitTable, device: torch.device, marker: AnswerMarker | None = None):
         self.thoughts = None if marker is None else Thoughts(marker, table)
@@ -98,8 +98,8 @@ class Counter:
 
     def start(self, prompt: Sequence[int] | None) -> Point:
         """
-        Return the point where an output starts. An engine decodes the output after the prompt, so a space before its
-        first word stays, unless the prompt has no text. A word always begins there.
+        Return the point at which an output starts. An engine decodes the output after the prompt, so decoding keeps a
+        space before its first word, unless the prompt has no text. A new word always begins there.
         """
         ids = np.asarray(prompt if prompt else [], dtype=np.int64)
         known = ids[(ids >= 0) & (ids < self.following.shape[1])]  # the id of an image is beyond the vocabulary
@@ -110,7 +110,7 @@ class Counter:
         return Point(0, 0, 2 if self.table.unit == "word" else 1)
 
     def after(self, point: Point, tokens: Sequence[int]) -> Point:
-        """Return the point after more tokens; tokens that no text may hold also count."""
+        """Return the point after more tokens; forbidden tokens also count."""
         written, units, state = point
         for token in tokens:
             token = max(int(token), 0)  # -1 is a draft that will be rejected
@@ -123,14 +123,14 @@ class Counter:
         return Point(written, units, state)
 
     def forced(self, row: "Row") -> int | None:
-        """Return the next token of the marker if the thoughts have used up their budget; `None` otherwise."""
+        """Return the next token of the marker if the thoughts of a row have used up their budget, else `None`."""
         if self.thoughts is None or row.asked.budget is None or row.point.state >= 0:
             return None
         ids, over = self.thoughts.marker.ids, row.point.tokens - row.asked.budget
         return ids[over] if 0 <= over < len(ids) else None
 
     def process(self, constraint: str, eos: tuple[int, ...]) -> LengthConstraintLogitsProcessor:
-        """Return the logits processor of a constraint and EOS ids, cached; its `constrain` takes the lengths."""
+        """Return the cached logits processor of a constraint and EOS ids; pass the lengths to its `constrain`."""
         if (key := (constraint, eos)) not in self.processes:
             self.processes[key] = LengthConstraintLogitsProcessor(
                 self.table, 1, constraint, eos_token_id=list(eos), length_from=self.thoughts
@@ -140,7 +140,7 @@ class Counter:
 
 @dataclass
 class Row:
-    """A row of logits: its requested length, the text so far, the EOS ids, and the most tokens it may have."""
+    """A row of logits: its requested length, its text so far, its EOS ids, and the most tokens of its text."""
 
     index: int
     asked: Asked
@@ -152,7 +152,7 @@ class Row:
 def mask(logits: torch.Tensor, rows: list[Row], counters: dict[Any, Counter]) -> torch.Tensor:
     """
     Mask the tokens that the constraint of each row forbids, like `LengthConstraintLogitsProcessor`. A row inside its
-    thoughts does not change until its budget is used up; then only the next token of the marker is allowed.
+    thoughts does not change until the budget is used up; then only the next token of the marker is allowed.
 
     Args:
         logits (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits, also of rows without a requested length.
@@ -165,7 +165,7 @@ def mask(logits: torch.Tensor, rows: list[Row], counters: dict[Any, Counter]) ->
     groups: dict[tuple, list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.asked.counted, row.asked.constraint, row.eos].append(row)
-    # a CPU takes at most 8 MiB at a time: new memory pages for larger tensors cost more than the mask
+    # on a CPU mask at most 8 MiB at a time, because allocating larger tensors takes longer than masking
     most = len(logits) if logits.is_cuda else max(1, 2**21 // logits.shape[1])
     parts = [(key, group[i : i + most]) for key, group in groups.items() for i in range(0, len(group), most)]
     for (counted, constraint, eos), group in parts:

@@ -1,4 +1,4 @@
-"""`lenctrl.json`: the data with which an engine without this package counts progress and keeps a constraint."""
+"""`lenctrl.json`: the unit table and rules of a model, for engines that cannot import this package."""
 
 import json
 from pathlib import Path
@@ -12,23 +12,23 @@ from ..length_units import UnitTable
 from ..lengths import LONGEST, as_target
 
 
-RULES = "lenctrl.json"  # the file lies beside the exported model
+RULES = "lenctrl.json"  # this file is in the folder of the exported model
 VERSION = 1
 
 
 def describe(model) -> dict[str, Any]:
     """
-    Describe the unit table and the rules of a length-controlled model as values for JSON; `docs/onnx.md` explains
-    each value.
+    Return the unit table and the rules of a length-controlled model as a dictionary for JSON; `docs/onnx.md` explains
+    the values.
 
-    Entries that are equal in all states share a class: a vocabulary of thousands of entries has some dozens of
-    classes. A number that does not exist, such as the cost of a forbidden entry, is None.
+    Entries that are equal in all states share a class; a vocabulary of thousands of entries has some dozens of
+    classes. `None` stands for infinity, such as the cost of a forbidden entry.
 
     Args:
         model (`PreTrainedModel`): A model with a filled unit table.
 
     Raises:
-        `ValueError`: for a table that waits for a tokenizer.
+        `ValueError`: for a unit table that is not filled yet.
     """
     table, settings = model.unit_table, model.generation_config
     table.require_filled()
@@ -57,14 +57,14 @@ def describe(model) -> dict[str, Any]:
 
 
 def _numbers(values: torch.Tensor) -> Any:
-    """Convert a tensor to nested lists; numbers beyond every length, which stand for infinity, become None."""
+    """Convert a tensor to nested lists; numbers of `LONGEST` or more, which stand for infinity, become None."""
     if values.dim() > 1:
         return [_numbers(row) for row in values]
     return [None if abs(value) >= LONGEST else int(value) for value in values.tolist()]
 
 
 def _limit(model) -> dict[str, Any]:
-    """Return how `token_limit` grows: positions for each unit, positions for any text, and the model's positions."""
+    """Return `token_limit` as a linear function: positions per unit, a constant, and the model's positions."""
     table = model.unit_table
     many, more = (
         int(token_limit(table, as_target(length, None, None, 1, table.weights.device), 0, None))
@@ -80,7 +80,7 @@ def write_rules(model, folder: str | Path) -> None:
 
 def read_table(folder: str | Path) -> UnitTable:
     """
-    Read the unit table that `write_rules` wrote.
+    Read the unit table from a file of `write_rules`.
 
     Raises:
         `ValueError`: for a file of another version.

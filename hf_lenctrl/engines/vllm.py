@@ -1,4 +1,4 @@
-"""The length constraint as a plugin of vLLM, for its model runner V2 and for V1; see `docs/vllm.md`."""
+"""The length constraint as a plugin of vLLM, for its model runners V1 and V2; see `docs/vllm.md`."""
 
 import math
 from collections.abc import Sequence
@@ -25,22 +25,22 @@ logger = init_logger("vllm.hf_lenctrl")
 
 class Request:
     """
-    A running request: with a length and its `Counter`, or with its `JsonRequest`. It has no counter if nothing can be
-    counted.
+    A running request, with a requested length and a `Counter`, or with a `JsonRequest` as counter. The counter is None
+    if the text cannot be counted.
     """
 
     def __init__(self, asked: Asked | None, params: SamplingParams, counter: Any):
         self.asked, self.counter = asked, counter
         self.eos = tuple(sorted(params.all_stop_token_ids))
         self.most = params.max_tokens or math.inf
-        self.points: dict[int, Point | Text] = {}  # V2: position of the last step -> text up to it
-        # V1: the prompt's tokens, and the generated tokens, to which vLLM appends
+        self.points: dict[int, Point | Text] = {}  # V2: positions of the last step -> the text up to each position
+        # V1: the prompt's tokens, and the list of generated tokens, which vLLM extends
         self.prompt: Sequence[int] = ()
         self.tokens: Sequence[int] = ()
-        self.point: Point | Text | None = None  # V1: the text that is counted already
+        self.point: Point | Text | None = None  # V1: the text that was counted in the last step
 
     def row(self, index: int, point: Point, longest: int) -> Row:
-        """Return the row of logits that follows a text."""
+        """Return the `Row` of the logits at `index`, which follow a text."""
         assert self.asked is not None
         return Row(index, self.asked, point, self.eos, int(min(self.most, longest)))
 
@@ -52,8 +52,8 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     """
     A logits processor that keeps outputs within or at the requested lengths, in any unit, by masking logits.
 
-    One class serves both interfaces, because vLLM loads each entry point of `vllm.logits_processors` in both. V2
-    passes the states of its requests to it, V1 a device.
+    One class serves both model runners, because both load each entry point of `vllm.logits_processors`. V2 passes the
+    states of its requests to the constructor, V1 passes a device.
     """
 
     def __init__(self, vllm_config: VllmConfig, where: Any, is_pin_memory: bool = False):
@@ -66,13 +66,13 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         self.counters: dict[Any, Counter | None] = {}  # `Asked.counted` -> counter
         config = vllm_config.additional_config
         names = config.get("length_units", []) if isinstance(config, dict) else []
-        self.units = {name: load_unit(name) for name in names}  # a request cannot name another module
+        self.units = {name: load_unit(name) for name in names}  # a request cannot import another module
         for name in names:
             self.counters[name] = self._count(name)
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise `ValueError` for an invalid length, or for options of the request that would break the length."""
+        """Raise `ValueError` for an invalid length, or for other options of the request that could break a length."""
         params, asked = sampling_params, Asked.of(sampling_params.extra_args)
         if (params.extra_args or {}).get(JSON) is not None:
             schema_of(params.extra_args, params.structured_outputs)
@@ -82,7 +82,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         breaks += ["stop", "stop_token_ids"] if asked.constraint != "max" else []
         for name in breaks:
             if (value := getattr(params, name, None)) not in (None, False, []):
-                raise ValueError(f"a length goes without {name}, which may end or continue a text, got {value!r}")
+                raise ValueError(f"a length does not work with {name}, which can end or extend a text, got {value!r}")
         least = asked.low + 1
         if asked.unit == "token" and asked.constraint != "max" and params.max_tokens and params.max_tokens < least:
             raise ValueError(
@@ -116,7 +116,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
             schema = schema_of(params.extra_args, params.structured_outputs)
             config = self.structured_outputs
             if config.reasoning_parser and not config.enable_in_reasoning:
-                raise ValueError("thoughts are no JSON; serve without a reasoning parser")
+                raise ValueError("thoughts are not JSON; serve without a reasoning parser")
             strings = JsonRequest(schema, cached_tokenizer_from_config(self.model_config))
         except Exception as error:  # a tokenizer may raise any error, and one request must not end the engine
             logger.error("hf_lenctrl cannot keep lengths in JSON, so such outputs are empty: %s", error)
@@ -151,7 +151,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     # Model runner V2
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Add a request to a slot; return whether it has a requested length."""
+        """Add a request to a slot; return whether the request has a requested length."""
         self.requests.pop(req_idx, None)
         if (request := self._request(sampling_params)) is not None:
             self.requests[req_idx] = request
@@ -161,12 +161,10 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         """
         Return the rows with a requested length, and the rows that must end.
 
-        | row | its text so far |
-        |---|---|
-        | a part of a prompt | none: no token is sampled after it |
-        | the first token, or the first after an interruption | counted from the start of the output |
-        | the first of a step | that of a row of the last step, and one token: any number of drafts may be accepted |
-        | behind a draft | that of the row before it, and the draft |
+        | row | its text so far | |---|---| | in a part of a prompt | none: no token is sampled after this row | | the
+        first token, or the first after an interruption | counted from the start of the output | | the first of a step
+        | the text of a row of the last step, plus one token, after any number of accepted drafts | | after a draft |
+        the text of the row before, plus the draft |
         """
         rows: list[Place] = []
         ended: list[tuple[int, Request]] = []
@@ -191,7 +189,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     @staticmethod
     def _recounted(counter: Any, ids: torch.Tensor, prompt: int) -> Any:
-        """Count a text from its start: ids `(positions,)`, of which the first `prompt` are the prompt."""
+        """Count a text from its start; the first `prompt` of the ids `(positions,)` are the prompt."""
         tokens = ids.tolist()
         return counter.after(counter.start(tokens[:prompt]), tokens[prompt:])
 
@@ -202,7 +200,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Update the requests by those that were added, removed and moved."""
+        """Update the requests: vLLM has added, removed or moved some."""
         process_dict_updates(self.requests, batch_update, self._listed_request)
 
     def _listed_request(self, params, prompt, tokens) -> Request | None:
@@ -211,7 +209,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         return request
 
     def _listed(self):
-        """Return the rows with a requested length, and the rows whose last token vLLM hides."""
+        """Return the rows with a requested length, and the rows that must end, because they cannot be counted."""
         rows: list[Place] = []
         ended: list[tuple[int, Request]] = []
         for index, request in sorted(self.requests.items()):

@@ -1,1 +1,1 @@
-"""Figures of lengths and texts, and the report of them."""
+"""Measure lengths and texts, and report the figures."""

@@ -1,4 +1,4 @@
-"""Metrics of lengths and texts: plain functions of lengths and texts, and `compute_metrics` for a Trainer."""
+"""Metrics of lengths and of text quality, as plain functions, and `compute_metrics` for a Trainer."""
 
 import logging
 import re
@@ -25,11 +25,11 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int], *, toleran
 
     Returns:
         `dict[str, float]`: `variance`, the mean squared difference (Takase & Okazaki 2019, eq. 8); `mae`, the mean
-        absolute difference; `exact` and `over`, the shares (0 to 1) of outputs that have the length and that exceed
-        it; with a tolerance `within`, the share inside the window.
+        absolute difference; `exact` and `over`, the shares (0 to 1) of outputs that have the length and that are
+        longer; with a tolerance also `within`, the share inside the window.
 
     Raises:
-        `ValueError`: without outputs, if the two differ in number, or for an invalid tolerance.
+        `ValueError`: without outputs, for different numbers of lengths, or for an invalid tolerance.
 
     Example:
 
@@ -91,7 +91,7 @@ def _rouge_tokenizer(unit: str, use_stemmer: bool) -> Any:
 
 
 def _model_average(scores: Sequence[Any], sizes: Sequence[int]) -> tuple[float, float]:
-    """Return recall and F1 of the matches with several references; `sizes` are the references' numbers of n-grams."""
+    """Return recall and F1 over several references; `sizes` holds the number of n-grams of each reference."""
     if len(scores) == 1:
         return scores[0].recall, scores[0].fmeasure
     recall = sum(score.recall * size for score, size in zip(scores, sizes, strict=True)) / max(1, sum(sizes))
@@ -115,18 +115,18 @@ def rouge_metrics(
         references (`Sequence[str]` or `Sequence[Sequence[str]]`): One reference for each prediction, or a list of
             them, as in DUC 2004. The matches with all references are summed, and divided by the sum of their n-grams
             (Lin 2004, eq. 1): the model average of ROUGE-1.5.5, its default (`-f A`), not the best reference (`-f B`).
-        max_bytes (`int`, *optional*): Cut each prediction to so many UTF-8 bytes first (75 in DUC 2004); a character
-            cut in two is dropped. References are not cut.
+        max_bytes (`int`, *optional*): Cut each prediction to this number of UTF-8 bytes first (75 in DUC 2004), and
+            drop a character that is cut in two. References are not cut.
         use_stemmer (`bool`, *optional*, defaults to `True`): Compare Porter stems, like ROUGE-1.5.5 `-m`.
-        unit (`str`, *optional*, defaults to `"word"`): `"word"`, which for `rouge_score` has only ASCII letters and
-            digits; `"character"` for Japanese and Chinese, where a text has no such word.
+        unit (`str`, *optional*, defaults to `"word"`): `"word"`, a run of ASCII letters and digits, as `rouge_score`
+            defines it; `"character"` for Japanese and Chinese, which have no such words.
 
     Returns:
         `dict[str, float]`: `rouge1_recall`, `rouge1_f1`, and so on.
 
     Raises:
-        `ValueError`: without predictions, if the two differ in number, for a prediction without a reference, for
-        `max_bytes` under 1, or for another unit.
+        `ValueError`: without predictions, for different numbers of predictions and references, for a prediction
+        without a reference, for `max_bytes` under 1, or for another unit.
 
     Example:
 
@@ -153,7 +153,7 @@ def rouge_metrics(
             prediction = prediction.encode("utf-8")[:max_bytes].decode("utf-8", errors="ignore")
         scores = [scorer.score(reference, prediction) for reference in own]
         for name in names:
-            # number of n-grams of each reference; for the longest common subsequence the number of words
+            # the number of n-grams of each reference; for ROUGE-L the number of words
             sizes = [max(0, len(tokenize(text)) - (name == "rouge2")) for text in own] if len(own) > 1 else [1]
             recall, f1 = _model_average([score[name] for score in scores], sizes)
             totals[f"{name}_recall"] += recall
@@ -162,7 +162,7 @@ def rouge_metrics(
 
 
 def rouge_settings(max_bytes: int | None = None, use_stemmer: bool = True, unit: str = "word") -> str:
-    """Return the signature to print beside a ROUGE score."""
+    """Return a signature of the ROUGE settings, to print with a score."""
     cut = "none" if max_bytes is None else f"{max_bytes} bytes"
     words = f"stemmer={use_stemmer}" if unit == "word" else f"{unit}s"
     return f"rouge_score {version('rouge_score')}, {words}, truncation={cut}, mean over examples x 100"
@@ -179,18 +179,17 @@ def build_compute_metrics(
     bleu_tokenizer: str | None = None,
 ) -> Callable:
     """
-    Build `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`. It computes from an
-    `EvalPrediction` the figures of `length_metrics`, `distinct` (see `distinct_share`) and the figures of quality,
-    with their settings. It warns if nearly all outputs are one text though the sources differ. It finds rows with the
-    same source by their inputs, which a Trainer adds with `include_for_metrics=["inputs"]`, or else by their
-    reference.
+    Build `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`. From an `EvalPrediction` it
+    computes the figures of `length_metrics`, `distinct` (see `distinct_share`), and the figures of quality with their
+    settings. It warns if nearly all outputs are the same text although the sources differ. Two rows have one source if
+    their inputs are equal, which a Trainer adds with `include_for_metrics=["inputs"]`, or else their references.
 
     Args:
-        length (`int` or `list[int]`, *optional*): The requested length of all examples, or of each, in the order of
-            the rows; by default the length of its reference.
+        length (`int` or `list[int]`, *optional*): The requested length of all examples, or a list with one for each;
+            by default the length of each reference.
         tolerance (`int`, `float`, `tuple` or `list`, *optional*): See `length_metrics`; adds `within`.
         max_bytes (`int`, *optional*), rouge_unit (`str`, *optional*): See `rouge_metrics`.
-        bleu_tokenizer (`str`, *optional*): Measure BLEU and chrF (`translation_metrics`) instead of ROUGE.
+        bleu_tokenizer (`str`, *optional*): Measure BLEU with this tokenizer, and chrF, instead of ROUGE.
     """
     check_name("length_unit", length_unit, LENGTH_UNITS)
     table = UnitTable.from_tokenizer(tokenizer, "token") if length_unit == "token" else None
@@ -229,11 +228,11 @@ def build_compute_metrics(
     return compute_metrics
 
 
-_MANY, _ALIKE = 10, 0.9  # fewest outputs of shared lengths for a warning, and the share of one text among them
+_MANY, _ALIKE = 10, 0.9  # warn for at least this many outputs of shared lengths, and this share of the same text
 
 
 def _warn_of_alike(texts: Sequence[str], sources: Sequence[Hashable], requested: Sequence[int]) -> None:
-    """Warn if nearly all outputs are one text, or one text for each length, though the sources differ."""
+    """Warn if nearly all outputs, or nearly all of each length, are the same text although the sources differ."""
     whole = Counter(text for _, text in {*zip(sources, texts, strict=True)})
     groups: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for length, _, text in {*zip(requested, sources, texts, strict=True)}:
@@ -280,8 +279,8 @@ def translation_metrics(
 
 def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:
     """
-    Compute `mae`, `variance` and `pearson` of predicted lengths (Oka et al. 2020, Table 2); `pearson` is `None` if one
-    side is constant.
+    Compute `mae`, `variance` and `pearson` of predicted lengths (Oka et al. 2020, Table 2); `pearson` is `None` if
+    either list is constant.
     """
     import numpy as np
 
@@ -291,7 +290,7 @@ def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dic
 
 
 def bleu_metric(tokenizer: str) -> Any:
-    """Build sacrebleu's BLEU with a tokenizer of this name; raise the errors of `translation_metrics`."""
+    """Build the BLEU metric of sacrebleu with the named tokenizer; raises the errors of `translation_metrics`."""
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError as error:
@@ -310,20 +309,20 @@ _FILLED = re.compile(r"([.!?,;:])\s*\1$|[,;:]\s*[.!?]$")
 
 
 def repeats(text: str) -> bool:
-    """Return whether a word, or a pair of words, repeats at once."""
+    """Return whether a word or a pair of words occurs twice in a row."""
     words = [word.lower() for word in WORD.findall(text)]
     return any(words[i : i + n] == words[i + n : i + 2 * n] for n in (1, 2) for i in range(len(words) - 2 * n + 1))
 
 
 def filled_end(text: str) -> bool:
-    """Return whether the text ends with punctuation that fills up an exact length: `".."`, `",."`."""
+    """Return whether a text ends with extra punctuation, such as `".."` or `",."`, that only fills an exact length."""
     return bool(_FILLED.search(text))
 
 
 def text_quality(texts: Sequence[str]) -> dict[str, float]:
     """
-    Measure faults that an exact length may hide, as shares of the texts, 0 to 1: `repeated`, a word or a pair of words
-    twice in a row; `filled_end`, see the function.
+    Measure faults that an exact length may hide, as shares of the texts, 0 to 1: `repeated` (see `repeats`) and
+    `filled_end` (see the function).
 
     Example:
 
@@ -340,8 +339,8 @@ def text_quality(texts: Sequence[str]) -> dict[str, float]:
 
 def distinct_share(texts: Sequence[str], sources: Sequence[Hashable] | None = None) -> float:
     """
-    Return the share of different texts, 0 to 1. The share is small for a model that keeps its lengths but does not
-    read its sources. With `sources`, one for each text, the same text of the same source counts once.
+    Return the number of different texts as a share of all, 0 to 1. It is small for a model that keeps its lengths but
+    does not read its sources. With `sources`, one for each text, the same text of the same source counts once.
 
     Raises:
         `ValueError`: without texts, or for another number of sources.
@@ -364,7 +363,7 @@ def distinct_share(texts: Sequence[str], sources: Sequence[Hashable] | None = No
 
 
 def lead(source: str, length: int, unit: str, tokenizer=None) -> str:
-    """Return the first `length` units of a source: the lead baseline, which a summary must beat."""
+    """Return the first `length` units of a source, the lead baseline: a summary must be better than this."""
     if unit == "character":
         return source[:length]
     if unit == "word":
@@ -373,6 +372,6 @@ def lead(source: str, length: int, unit: str, tokenizer=None) -> str:
         return source.encode("utf-8")[:length].decode("utf-8", errors="ignore")
     if unit != "token":
         return next(cut for n in range(len(source), -1, -1) if count_units(cut := source[:n], unit) <= length)
-    # the tokens of outputs are counted in the same way
+    # count the tokens as in outputs
     ids = tokenizer(text_target=source, add_special_tokens=False)["input_ids"]
     return tokenizer.decode(ids[:length], skip_special_tokens=True)

@@ -41,7 +41,7 @@ class LengthReport:
         baseline (`dict`, *optional*): `rouge_metrics` of a baseline, and its `name`.
         text (`dict`, *optional*): Figures of `text_quality`.
         sources (`int`, *optional*): Number of different sources, if the sources are known.
-        rows (`dict`, *optional*): Numbers of rows of a file that were `read`, and that were `left_out`.
+        rows (`dict`, *optional*): Number of rows that were `read` from a file, and number of those `left_out`.
     """
 
     units: dict[str, dict[str, Any]]
@@ -79,8 +79,8 @@ class LengthReport:
 
     def plot(self, path: str | Path) -> None:
         """
-        Plot a row for each unit: produced against requested lengths, and a histogram of the differences. Write the
-        image file, and make its folder if there is none. Raise `ImportError` without matplotlib.
+        Plot two panels for each unit, produced against requested lengths and a histogram of the differences, into an
+        image file; make its folder if it is missing. Raise `ImportError` without matplotlib.
         """
         try:
             import matplotlib
@@ -125,13 +125,13 @@ def length_report(
         predictions (`Sequence[str]`): Texts, without special tokens.
         requested (`Sequence[int]` or `Mapping[str, Sequence[int]]`): One length for each text; for several units
             such a list for each, `{"character": [...], "word": [...]}`.
-        units (`Sequence[str]`): `"token"`, or others with a name, see `count_units`.
+        units (`Sequence[str]`): `"token"` and other units with a name, see `count_units`.
         sources (`Sequence`, *optional*): The source of each text, by which `distinct` groups the texts.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*): Splits the texts, as targets, into tokens; special tokens do
-            not count. A text that was generated with other tokens is still counted in these.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): Counts tokens: it splits each text again, as a target.
+            Special tokens do not count.
         bucket_width (`int`, *optional*): Width of a bucket of requested lengths; buckets begin at multiples of it, and
             empty buckets are dropped. The default is the smallest of 1, 2, 5, 10, 20, ... with at most 8 buckets.
-        worst (`int`): Number of examples to show, those with the largest differences; an exact one is not shown.
+        worst (`int`): Number of examples with the largest differences to show; exact outputs are not shown.
         window: The window in which outputs may end, see `length_metrics`.
 
     Returns:
@@ -230,7 +230,7 @@ def escape(text: Any, most: int | None = None) -> str:
 def _plot_lengths(axes, produced: list[int], requested: list[int], unit: str) -> None:
     counts = Counter(zip(requested, produced, strict=True))
     x, y = zip(*counts, strict=True)
-    # area of the point of one output; equal pairs share one larger point
+    # the area of a point for one output; equal pairs share one larger point
     scale = min(14.0, 260 / max(counts.values()))
     low, high = min(requested), max(requested)
     margin = max(0.06 * (high - low), 0.04 * high, 1)
@@ -246,7 +246,7 @@ def _plot_lengths(axes, produced: list[int], requested: list[int], unit: str) ->
 def _plot_differences(axes, produced: list[int], requested: list[int], unit: str) -> None:
     differences = [p - r for p, r in zip(produced, requested, strict=True)]
     low, high = min(differences), max(differences)
-    # the width depends only on the ends, because between them may be millions of differences that no output has
+    # the width depends only on the ends, because the range may have millions of differences that no output has
     width = _round_width(lambda width: high // width - low // width + 1, _MAX_BARS)
     edges = [edge - 0.5 for edge in range(low // width * width, high + width + 1, width)]
     values = [[d for d in differences if (d > 0) - (d < 0) == sign] for sign in (-1, 0, 1)]

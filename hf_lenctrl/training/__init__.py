@@ -1,3 +1,3 @@
-"""The parts of a training run: initial weights, collator, Trainer, tokenizer, model card, upload."""
+"""Train models: initial weights, collator, Trainer, tokenizer, model card, upload."""
 
 from .initial_weights import initialize_weights as initialize_weights

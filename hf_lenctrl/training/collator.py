@@ -1,4 +1,4 @@
-"""Batches with length targets."""
+"""Collators that make training batches with a length for each row."""
 
 import hashlib
 import logging
@@ -27,11 +27,11 @@ class DrawsByExample:
         self._epoch = torch.full((), -1).share_memory_()  # no epoch has begun
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of training, so that other numbers are drawn. `LengthControlTrainer` calls it."""
+        """Set the training epoch, so that each epoch draws other numbers; `LengthControlTrainer` calls this."""
         self._epoch.fill_(epoch)
 
     def _draw(self, feature) -> list[float]:
-        """Draw three pseudo-random numbers from [0, 1)."""
+        """Draw three pseudo-random numbers in [0, 1) for an example."""
         ids = [torch.as_tensor(feature[name]).tolist() for name in ("input_ids", "labels")]
         key = repr((self.seed, int(self._epoch), *ids)).encode()
         digest = hashlib.blake2b(key, digest_size=24).digest()
@@ -44,41 +44,39 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
     `DataCollatorForSeq2Seq` that adds `length`, counted from each example's labels.
 
     Args:
-        length_unit (`str`, *optional*): A unit with a name, as `"character"`; by default that of
-            `model.config`.
+        length_unit (`str`, *optional*): A unit with a name, such as `"character"`; by default
+            `model.config.length_unit`.
         length (`int` or `str`, *optional*): Request this length for every example instead, to evaluate at one
             length; or `"column"`, which requests the length in the column `length` of each row.
-        length_noise (`int`, *optional*, defaults to 0): Add an integer drawn uniformly from [-w, w] to each length,
-            with a minimum of 1 (Oka et al. 2020, section 3.1), so that the model does not trust a predicted length
-            too much. It is only for training: with `LengthControlTrainer`, or in a loop of your own with `model` in
-            training mode.
-        overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew each epoch, that
-            teach how a text ends: their requested length is shorter than their target's (uniform from half of it),
-            and they have labels only where the target has reached or passed it. There EOS follows only a complete
-            text, so the model learns not to end an unfinished text just because no length is left. It is only for
-            training, like `length_noise`, and needs `model`.
-        no_length_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew each epoch, that are
-            trained without a length, 0: the model learns to work like a plain model if a call has no length. It is
-            only for training and needs a `model` with `length_optional`. An example with a true `keep_length` always
-            has its length, such as a text that was written for it. Trainer drops this column unless
-            `remove_unused_columns=False`.
-        packing (`tuple[int, int]`, *optional*): Several pairs in a row of so many source and target tokens, so that
-            all batches have one shape. The examples are then those of
-            `hf_lenctrl.training.packing.PackedRows`, which `LengthControlTrainer` makes. It needs `model`. The batch
-            has the number of each token's pair, and `length` and `progress` for each target token.
-        seed (`int`, *optional*, defaults to 0): Once `set_epoch` is called (`LengthControlTrainer` calls it) a draw
-            depends on the seed, the epoch and the example's ids alone, so it is the same in any batch, worker or
-            process, and after resuming. Without an epoch PyTorch's generator draws.
+        length_noise (`int`, *optional*, defaults to 0): Add to each length an integer drawn uniformly from [-w, w],
+            where w is this number; the sum is at least 1 (Oka et al. 2020, section 3.1). Then the model does not rely
+            too much on a predicted length. Only for training: by `LengthControlTrainer`, or with `model.train()`.
+        overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn again in each epoch, that
+            teach how a text ends. Their requested length is shorter than their target (uniform from half of the
+            target's length), and they have labels only from that length on. There EOS follows only a complete text, so
+            the model learns not to end an unfinished text only because no length remains. Only for training, like
+            `length_noise`; needs `model`.
+        no_length_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn again in each epoch, that
+            are trained without a length (0): the model learns to work like a plain model. Only for training; needs a
+            `model` with `length_optional`. An example with a true `keep_length`, such as a text written for its
+            length, always has its length. Trainer drops this column unless `remove_unused_columns=False`.
+        packing (`tuple[int, int]`, *optional*): The source and target tokens of a row that holds several pairs, so
+            that all batches have one shape. The examples are those of `hf_lenctrl.training.packing.PackedRows`, which
+            `LengthControlTrainer` makes. Needs `model`. The batch has the number of each token's pair, and `length`
+            and `progress` for each target token.
+        seed (`int`, *optional*, defaults to 0): After a call of `set_epoch` (by `LengthControlTrainer`) a draw depends
+            only on the seed, the epoch and the example's ids, so it is the same in any batch, worker or process, and
+            after resuming. Without an epoch PyTorch's generator draws.
 
     Returns (when called):
-        The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. A model with
-        `length_encoding="none"`, or a stock model, gets no `length`, since it could not use it.
+        The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. There is no `length` for a model
+        with `length_encoding="none"` or a stock model, because it cannot read a length.
 
     Without `length="column"` a column `length` of the rows is dropped, with a warning.
 
     Raises:
         `TypeError`, `ValueError`: for an example whose labels count zero, for a row without its requested length, and
-            for noise or overshoot examples without an epoch and without a model in training mode.
+            for noise or overshoot examples with neither an epoch nor a model in training mode.
 
     Example:
 
@@ -113,7 +111,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         if self.length_noise < 0:
             raise ValueError(f"length_noise must be at least 0, got {self.length_noise}; pass length_noise=2")
         if self.length_noise and self.length is not None:
-            raise ValueError(f"length={self.length} leaves no place for length_noise={self.length_noise}; give one")
+            raise ValueError(f"length={self.length} does not work with length_noise={self.length_noise}; give one")
         shares = {name: getattr(self, name) for name in ("overshoot_share", "no_length_share")}
         if not all(0 <= share < 1 for share in shares.values()) or sum(shares.values()) > 1:
             raise ValueError(f"shares must be at least 0, under 1, and at most 1 together, got {shares}")
@@ -126,7 +124,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
 
     @property
     def draws(self) -> bool:
-        """Return whether batches are changed for training."""
+        """Return whether the collator changes examples at random, for training."""
         return bool(self.length_noise or self.overshoot_share or self.no_length_share)
 
     def __call__(self, features, return_tensors=None):
@@ -185,7 +183,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         return self._overshoot(batch, length, draws[:, 1], draws[:, 2], keeps)
 
     def _overshoot(self, batch, length, sort, where, keeps):
-        """Change the examples that `sort (batch_size,)` selects: overshoot examples, and examples without a length."""
+        """Make overshoot examples and examples without a length, as the random draws `sort` and `where` decide."""
         over = (sort < self.overshoot_share) & (length > 1)  # (B,)
         without = (sort >= self.overshoot_share) & (sort < self.overshoot_share + self.no_length_share) & ~keeps
         half = (length // 2).clamp(min=1)
@@ -203,12 +201,12 @@ class DataCollatorForAnswers(DrawsByExample, DataCollatorForSeq2Seq):
     """
     A collator for training a causal model: the parent's batch with `progress` and `length` of each answer.
 
-    A share of the rows, `overshoot_share`, has a requested length shorter than the answer's, and labels only where the
-    answer has reached it. Another share, `no_length_share`, has no length. See `DataCollatorForLengthControl`. The
-    draws depend only on `seed`, the epoch and the row, so a resumed run has the same batches.
+    A share of the rows, `overshoot_share`, has a requested length shorter than the answer, and labels only from that
+    length on. Another share, `no_length_share`, has no length. See `DataCollatorForLengthControl`. The draws depend
+    only on `seed`, the epoch and the row, so a resumed run has the same batches.
 
-    With `length_from`, `"</think>"` or ids, the answer of a row with this marker begins after the marker: the model
-    still learns its thoughts, but they do not count and have no length.
+    With `length_from`, `"</think>"` or ids, an answer begins after this marker, if the row has it: the model still
+    learns the thoughts before the marker, but they do not count and have no length.
     """
 
     table: UnitTable = field(kw_only=True)

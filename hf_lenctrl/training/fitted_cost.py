@@ -1,4 +1,4 @@
-"""A cost of each character that is fitted to measured texts: the seconds that a voice takes to speak them."""
+"""Fit a cost for each character to measured texts: the seconds that a voice needs to speak them."""
 
 import json
 import math
@@ -11,22 +11,22 @@ import numpy as np
 
 
 SECONDS_PER_UNIT = 0.01
-PRIOR = 10.0  # weight of the cost of a class; of 1, 10, 30 and 100 good for 100 to 1,800 English and German lines
-SWEEPS = 100  # most rounds over the costs; a few are enough
+PRIOR = 10.0  # weight of the penalty; chosen among 1, 10, 30 and 100 on 100 to 1,800 English and German lines
+SWEEPS = 100  # most rounds of the coordinate descent; a few are enough
 _SPOKEN = "LN"  # classes of letters and digits
 
 
 @dataclass(frozen=True)
 class FittedCost:
     """
-    The time that a voice takes to speak a text, as a function from a text to units: the sum of the costs of its
-    characters. Use it as `cost=`, for example in `UnitTable.from_tokenizer`.
+    The speaking time of a text, as a function from a text to units: the sum of the costs of its characters. Use it as
+    `cost=`, for example in `UnitTable.from_tokenizer`.
 
-    A character costs as much as its lower-case form. One that no text had costs as much as its class, the category of
-    Unicode; in a class that no text had, a letter or digit costs `other`, and any other character nothing.
+    A character costs as much as its lower-case form. A character that was in no training text costs as much as its
+    class, the Unicode category. If the class was in no text either, a letter or digit costs `other`, else 0.
 
     Attributes:
-        seconds_per_unit (`float`): Seconds of a unit.
+        seconds_per_unit (`float`): Duration of one unit in seconds.
         characters (`dict[str, int]`), classes (`dict[str, int]`), other (`int`): Units of each character, of each
             class, and of other letters.
     """
@@ -41,7 +41,7 @@ class FittedCost:
         return sum(map(self._units, text))
 
     def seconds(self, text: str) -> float:
-        """Return the seconds of a text."""
+        """Return the speaking time of a text in seconds."""
         return self(text) * self.seconds_per_unit
 
     def _units(self, character: str) -> int:
@@ -57,15 +57,15 @@ class FittedCost:
 
 def fit_cost(texts: Sequence[str], seconds: Sequence[float]) -> FittedCost:
     """
-    Fit the cost of each character to texts and the seconds that a voice takes to speak them.
+    Fit the cost of each character to texts and their speaking times.
 
-    This is a ridge regression: least squares, and a penalty that pulls the cost of a character to that of its class,
-    so that rare characters get a sensible value. The costs are whole units of 10 ms, none below 0: rounded, and then
-    improved one by one (coordinate descent).
+    This is a ridge regression: least squares, with a penalty that pulls the cost of a character to the cost of its
+    class, so that rare characters get a useful value. The costs are whole units of 10 ms, at least 0; they are rounded
+    and then improved one by one (coordinate descent).
 
     Args:
         texts (`Sequence[str]`): Spoken texts.
-        seconds (`Sequence[float]`): The duration of each.
+        seconds (`Sequence[float]`): The speaking time of each text.
 
     Returns:
         `FittedCost`.
@@ -109,7 +109,7 @@ def fit_cost(texts: Sequence[str], seconds: Sequence[float]) -> FittedCost:
 
 
 def _whole_costs(counts: np.ndarray, units: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Return whole costs near the `prior`, `(C,)` each, for the `counts` `(T, C)` and `units` `(T,)` of texts."""
+    """Fit whole costs `(C,)` to the `counts (T, C)` and `units (T,)` of texts, with a penalty towards `prior (C,)`."""
     gram = counts.T @ counts + PRIOR * np.eye(len(prior))
     target = counts.T @ units + PRIOR * prior
     costs = np.rint(np.linalg.solve(gram, target)).clip(min=0)
@@ -123,7 +123,7 @@ def _whole_costs(counts: np.ndarray, units: np.ndarray, prior: np.ndarray) -> np
 
 
 def _class_of(character: str) -> str:
-    """Return the class of a character: the category of its lower-case form's first character."""
+    """Return the class of a character: the Unicode category of its lower-case form."""
     return unicodedata.category(character.lower()[0])
 
 

@@ -1,4 +1,4 @@
-"""Initial weights of a new encoder-decoder, with which it learns early to read its source."""
+"""Initial weights of a new encoder-decoder, so that it learns to read its source early in training."""
 
 import torch
 from torch import nn
@@ -15,8 +15,8 @@ def initialize_weights(model: PreTrainedModel) -> None:
     Initialize the weights of a new BART- or Marian-style model, in place, before training from scratch.
 
     The stock classes draw every weight from N(0, 0.02), which suits pretrained models of width 1,024. In a small model
-    the layers then pass on almost nothing of the source. A length-controlled decoder then learns to count long before
-    it reads, and all its outputs are alike. The values here depend on the width:
+    such layers pass almost nothing of the source on. Then a length-controlled decoder learns to count long before it
+    reads the source, and all outputs are similar. Here the standard deviation depends on the width:
 
     - linear layers: Xavier (Glorot & Bengio 2010); queries, keys and values as one matrix, so their standard deviation
       is `1 / sqrt(2 * d_model)`, as in the code of Vaswani et al. (2017) and of Takase & Okazaki (2019);
@@ -25,8 +25,8 @@ def initialize_weights(model: PreTrainedModel) -> None:
       mean square is 0.7, is not too small beside them;
     - learned lengths (`length_encoding="learned"`): as large as the target embeddings after `scale_embedding`.
 
-    Biases and layer norms keep their zeros and ones, `length_projection` and `length_out` their zeros. A T5-style
-    model is refused: its class already draws weights that depend on the width.
+    Biases and layer norms stay zeros and ones; `length_projection` and `length_out` stay zeros. T5-style models raise
+    an error, because their classes already draw weights that depend on the width.
 
     Args:
         model (`PreTrainedModel`): A model made from a configuration, stock or length-controlled.

@@ -1,4 +1,4 @@
-"""A model card from the run that made the model: its use, how to request a length, how well it keeps the length."""
+"""The model card of a training run: how to use the model, how to request a length, how well outputs keep it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,11 +26,11 @@ _QUALITY = ("rouge1_f1", "rouge2_f1", "rougeL_f1", "bleu", "chrf")
 
 @dataclass
 class TrainingRun:
-    """The facts about a run for its model card, apart from those in the model's configuration."""
+    """The facts about a training run for its model card that the model's configuration does not hold."""
 
-    tests: dict[str, dict[str, Any]]  # length, "reference" or "40" -> figures of `build_compute_metrics`
-    outputs: dict[int, list[str]]  # length -> output for each test row
-    sources: Sequence[str]  # sources of the test rows; `references` are theirs, too
+    tests: dict[str, dict[str, Any]]  # requested length, "reference" or "40" -> figures of `build_compute_metrics`
+    outputs: dict[int, list[str]]  # requested length -> outputs, one for each test row
+    sources: Sequence[str]  # the sources of the test rows; `references` are in the same order
     references: Sequence[str]
     data: str  # name of a data set on the Hub, or of a file
     on_hub: bool = False
@@ -47,8 +47,8 @@ class TrainingRun:
 
     def save_picture(self, path: str | Path, unit: str, tokenizer=None) -> bool:
         """
-        Plot requested against produced lengths of `outputs`. Return whether there are any outputs; raise `ImportError`
-        without matplotlib.
+        Plot produced against requested lengths of `outputs` into a file, if there are outputs. Return whether there
+        are any. Raise `ImportError` without matplotlib.
         """
         texts = [text for written in self.outputs.values() for text in written]
         if texts:
@@ -60,8 +60,8 @@ class TrainingRun:
 
 def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, revision: str | None = None):
     """
-    Build the `huggingface_hub.ModelCard` of a run; `.data.eval_results` holds its figures. For `name` and `revision`
-    see `hf_lenctrl.card.usage`; `picture` says whether `report.png` is beside the card.
+    Build the `huggingface_hub.ModelCard` of a run; `.data.eval_results` holds the figures. For `name` and `revision`
+    see `hf_lenctrl.card.usage`. With `picture`, the card shows the file `report.png` in its folder.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -105,7 +105,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
             length = count_units(run.references[0], unit)
     use = usage(config, name, text=text, length=length, revision=revision)
     if methods and not methods[0].startswith("a token"):
-        alone = type(config)._auto_class and not run.adapter  # the model's code is beside the weights
+        alone = type(config)._auto_class and not run.adapter  # the checkpoint contains the model's code
         elsewhere = ", or with `trust_remote_code=True` where the package is not installed" if alone else ""
         use += (
             f"\n\n**A plain {kind_of(config)} class loads this checkpoint with only a warning, and ignores the "
@@ -139,7 +139,7 @@ def _about(model, run: TrainingRun, methods: list[str], unit: str) -> str:
 
 
 def _sections(run: TrainingRun, config, unit: str, shown: list[str], base: str | None, picture: bool) -> str:
-    """Render the sections on the tests' figures, the examples, and the training."""
+    """Render the sections of the card about the test figures, the examples and the training."""
     bound, data = getattr(config, "length_constraint", None), escape(run.data)
     versions = (f"{package} {version(package)}" for package in ("hf_lenctrl", "transformers", "torch"))
     template = Template(TEMPLATE.read_text("utf-8"), trim_blocks=True)

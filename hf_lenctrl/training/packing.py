@@ -1,4 +1,4 @@
-"""Several pairs in one row, so that all batches have one shape and few positions are padding."""
+"""Pack several pairs into one row, so that all batches have one shape and few positions are padding."""
 
 import random
 from typing import Any
@@ -7,21 +7,21 @@ import torch
 from torch.utils.data import Dataset
 
 
-OPEN = 32  # rows that are filled at the same time
-ATTENTION = ("sdpa", "eager")  # the others take no mask of pairs
+OPEN = 32  # number of rows that are filled at the same time
+ATTENTION = ("sdpa", "eager")  # other implementations accept no mask of pairs
 
 
 class PackedRows(Dataset):
     """
-    Rows of several pairs: item `i` is a list of rows of `pairs`, which `DataCollatorForLengthControl(packing=...)`
-    lays out one after the other.
+    A dataset of packed rows: each item is a list of pairs, which `DataCollatorForLengthControl(packing=...)` puts into
+    one row.
 
     Args:
         pairs: A map-style dataset with `input_ids` and `labels`.
         packing (`tuple[int, int]`): Source tokens and target tokens of a row.
         seed (`int`, *optional*, defaults to 0): Decides which pairs share a row.
-        batch_size (`int`, *optional*, defaults to 1): The number of rows is a multiple of it, so that the last batch
-            has the shape of the others.
+        batch_size (`int`, *optional*, defaults to 1): The number of rows is made a multiple of this, so that the last
+            batch is full too.
 
     Raises:
         `ValueError`: for a pair that does not fit into a row.
@@ -56,7 +56,7 @@ def _sizes(pairs: Any, packing: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def _plan(sizes: list[tuple[int, int]], packing: tuple[int, int], seed: int) -> list[list[int]]:
-    """Return the pairs of each row: in random order, each pair in the first open row that has room (first fit)."""
+    """Plan the rows, as lists of pair indices: put each pair, in random order, into the first open row with room."""
     order = list(range(len(sizes)))
     random.Random(seed).shuffle(order)
     rows: list[list[int]] = []
@@ -101,7 +101,7 @@ def check_packing(packing: tuple[int, int], model: Any, tokenizer: Any) -> None:
 
 def lay_out(batch: Any, sizes: list[int], counts: torch.Tensor, packing: tuple[int, int], fill: Any) -> dict[str, Any]:
     """
-    Return a batch of N pairs as B rows with `sizes` pairs each, one after the other.
+    Lay out a batch of N pairs as B packed rows; row `i` holds the next `sizes[i]` pairs.
 
     Args:
         batch: `input_ids` and `attention_mask` of shape `(N, sources)`, and other columns of shape `(N, targets)` or,
@@ -109,11 +109,11 @@ def lay_out(batch: Any, sizes: list[int], counts: torch.Tensor, packing: tuple[i
         sizes (`list[int]`): Pairs of each row.
         counts (`torch.LongTensor` of shape `(N,)`): Target tokens of each pair.
         packing (`tuple[int, int]`): Source tokens and target tokens of a row.
-        fill: The value of padding for each column.
+        fill: The padding value of each column.
 
     Returns:
-        `input_ids` and `pair_ids (B, packing[0])`, and the other columns and `decoder_pair_ids (B, packing[1])`. The
-        pair of a token is its number in the row, from 1; 0 is padding.
+        `input_ids` and `pair_ids`, `(B, packing[0])`; the other columns and `decoder_pair_ids`, `(B, packing[1])`.
+        Pairs are numbered from 1 in each row; 0 is padding.
     """
     row = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))  # (N,)
     number = torch.cat([torch.arange(1, size + 1) for size in sizes])  # (N,)

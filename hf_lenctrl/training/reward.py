@@ -1,4 +1,4 @@
-"""A reward for reinforcement learning: how near each answer is to its length."""
+"""A reward for reinforcement learning: how close the length of an answer is to the requested length."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,20 +14,20 @@ def length_reward(unit: str | Unit | Callable[[str], int] = "character") -> Call
     with the column `length` of the data set.
 
     The column holds a length, or a pair of the lowest and the highest length; `[1, 40]` is at most 40. An answer of an
-    allowed length gets 1. Another one gets the ratio of its length to the nearest allowed length, the smaller one
-    divided by the larger one: half and double the length get 0.5, no text gets 0. The reward is our own.
+    allowed length gets 1. For another answer, the reward is the ratio of its length and the nearest allowed length,
+    the smaller divided by the larger: half or double the length gets 0.5, no text gets 0. This rule is our own.
 
     Args:
         unit (`str`, `Unit` or function, *optional*, defaults to `"character"`): A unit of a text, see `count_units`,
             or a function that counts the units of a text.
 
     Returns:
-        A function of the columns that TRL passes. It takes `completions`, texts or lists of chat messages, whose last
-        one is counted, and `length`. It returns a reward from 0 to 1 for each.
+        A function of the columns that TRL passes: `length` and `completions`, which are texts, or lists of chat
+        messages whose last message is counted. It returns a reward from 0 to 1 for each completion.
 
     Raises:
-        `ValueError`: for an unknown unit, and when it is called for rows without a `length` of at least 1.
-        `TypeError`: when it is called for a length that is not an integer.
+        `ValueError`: for an unknown unit; the function raises it for rows without a `length` of at least 1.
+        `TypeError`: the function raises it for a length that is not an integer.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Training of a `MarianTokenizer` on the user's own text."""
+"""Train a `MarianTokenizer` on the user's own text."""
 
 import io
 import itertools
@@ -37,13 +37,13 @@ def train_marian_tokenizer(
         save_directory (`str` or `Path`): Folder for the tokenizer; `AutoTokenizer.from_pretrained` loads it.
         vocab_size (`int`, *optional*, defaults to 16,000): Subwords; fewer if the text does not have as many.
         target_vocabulary (`str`, *optional*, defaults to `"character"`): `"character"` gives the setting of Takase &
-            Okazaki 2019, section 3.1: subwords on the source side, characters on the target side, each with its own
-            vocabulary. `"joined"` gives the same units in one vocabulary, so that a model can share its embeddings;
-            the authors' code does so. `"shared"` gives one subword model for both sides.
+            Okazaki 2019, section 3.1: subwords in sources, characters in targets, each with its own vocabulary.
+            `"joined"`, as in the authors' code, has the same units in one vocabulary, so that a model can share its
+            embeddings. `"shared"` has one subword model for both sides.
         character_coverage (`float`, *optional*, defaults to 1.0): Share of the text's characters that the vocabulary
             covers; 0.9995 suits Japanese and Chinese.
-        byte_fallback (`bool`, *optional*, defaults to `False`): Whether a subword model encodes characters that the
-            training text lacks as UTF-8 bytes, 256 entries of the vocabulary, instead of `<unk>`.
+        byte_fallback (`bool`, *optional*, defaults to `False`): Encode characters that are not in the training text
+            as UTF-8 bytes (256 entries of a subword vocabulary), not as `<unk>`.
         model_max_length (`int`, *optional*, defaults to 512): Longest source in tokens.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Trainers with a collator that is only for training, and with runs that can be resumed."""
+"""Trainers with a separate collator for training batches, and with runs that can be resumed exactly."""
 
 import logging
 import math
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 def range_of(lengths: Sequence[int]) -> dict[str, int]:
     """
-    Return the percentiles of targets' lengths for the configuration's `trained_lengths`.
+    Return percentiles of the lengths of targets, for `trained_lengths` of the configuration.
 
     Example:
 
@@ -42,11 +42,11 @@ def range_of(lengths: Sequence[int]) -> dict[str, int]:
 
 class ResumableTrainer(HubTrainer):
     """
-    `Trainer` whose training batches come from `train_collator` (by default `data_collator`, which evaluation uses).
-    The batches are the same after the run is resumed. The length projection, the one new layer of a pretrained model,
-    learns at `projection_lr_factor` times the rate.
+    `Trainer` whose training batches come from `train_collator` (by default `data_collator`, which evaluation uses). A
+    resumed run has the same batches. The length projection, the new layer of a pretrained model, has
+    `projection_lr_factor` times the learning rate.
 
-    If `run` (`hf_lenctrl.training.model_card.TrainingRun`) is set, the model card is written from it. With
+    If `run` (`hf_lenctrl.training.model_card.TrainingRun`) is set, the model card describes this run. With
     `weights_dtype` (`"float16"`, `"bfloat16"`) the final trained weights are rounded and saved in this type; the model
     still computes in its own type. An adapter is saved together with its length control.
     """
@@ -78,7 +78,7 @@ class ResumableTrainer(HubTrainer):
         rows = self.train_dataset if train_dataset is None else train_dataset
         columns, by_length = getattr(rows, "column_names", []), self.args.train_sampling_strategy == "group_by_length"
         if by_length and {"input_ids", "labels"} <= {*columns} and self.args.length_column_name not in columns:
-            # Trainer's sampler only uses the source, which leaves twice the padding, and it reads row by row
+            # Trainer's sampler groups by the source only, which gives twice the padding, and reads row by row
             pairs = zip(rows["input_ids"], rows["labels"], strict=True)
             lengths = [max(len(source), len(target)) for source, target in pairs]
             batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps
@@ -86,7 +86,7 @@ class ResumableTrainer(HubTrainer):
         else:
             sampler = super()._get_train_sampler(train_dataset)
         # private method of transformers 5.23: Trainer's sampler draws from the global generator, so a resumed epoch
-        # would have other batches than a whole one
+        # would have other batches than an uninterrupted one
         return _Seeded(sampler, self.args.seed) if isinstance(sampler, LengthGroupedSampler) else sampler
 
     def _get_eval_sampler(self, eval_dataset):
@@ -111,7 +111,7 @@ class ResumableTrainer(HubTrainer):
             return super().create_optimizer(model)
         optimizer = super().create_optimizer(model)
         names = dict((self.model if model is None else model).named_parameters())
-        # PEFT keeps a copy of a module that it saves, under a longer name
+        # the name is longer under PEFT, which copies a module that it saves
         new = [p for name, p in names.items() if "length_projection" in name.split(".") and p.requires_grad]
         if not new:
             raise ValueError(
@@ -125,7 +125,7 @@ class ResumableTrainer(HubTrainer):
         return optimizer
 
     def save_model(self, output_dir=None, _internal_call=False):
-        # checkpoints, from which a run continues, are not rounded
+        # checkpoints are not rounded, because a run continues from them
         if output_dir is not None or self.weights_dtype is None:
             super().save_model(output_dir, _internal_call)
             return self._settle_adapter(output_dir or self.args.output_dir)
@@ -154,7 +154,7 @@ class ResumableTrainer(HubTrainer):
 
     def create_model_card(self, language=None, license=None, tags=None, model_name=None, **kwargs):
         """
-        Write `README.md` from `run`, and `report.png` if matplotlib is installed; without a run, Trainer's own card.
+        Write `README.md` for `run`, and `report.png` if matplotlib is installed. Without a run, write Trainer's card.
         """
         if self.run is None:
             return super().create_model_card(language, license, tags, model_name, **kwargs)
@@ -176,16 +176,16 @@ class ResumableTrainer(HubTrainer):
 
 class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
     """
-    `ResumableTrainer` and `Seq2SeqTrainer` with noise on lengths only in training batches, drawn anew in each epoch.
+    `ResumableTrainer` and `Seq2SeqTrainer` with noise on lengths only in training batches; each epoch draws again.
 
-    `data_collator` builds the batches (by default a `DataCollatorForLengthControl`). If it has `length_noise`, an
-    `overshoot_share`, a `no_length_share` or `packing`, evaluation uses a copy without these. An optional
-    `train_collator` builds the training batches. With `packing` a batch is `per_device_train_batch_size` packed rows.
+    `data_collator` builds the batches (by default a `DataCollatorForLengthControl`). Evaluation uses a copy of it
+    without `length_noise`, `overshoot_share`, `no_length_share` and `packing`. An optional `train_collator` builds the
+    training batches instead. With `packing` a batch is `per_device_train_batch_size` packed rows.
 
-    Each target token has the same weight in an optimizer step, in any process or accumulated batch.
+    Each target token has the same weight in an optimizer step, also over processes and accumulated batches.
 
-    With `r_drop` above 0 a training batch passes twice, with different dropout, and the loss has `r_drop` times the
-    mean divergence of the two distributions, in both directions (Liang et al. 2021; their alpha is twice as large).
+    With `r_drop` above 0 the model runs twice on a training batch, with different dropout. The loss adds `r_drop`
+    times the mean divergence of both outputs, in both directions (Liang et al. 2021; their alpha is twice as large).
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         train_collator = train_collator or data_collator
         for collator in (data_collator, train_collator):
             if isinstance(collator, DataCollatorForLengthControl) and collator.model is None:
-                collator.model = model  # the model builds the decoder's input from the labels
+                collator.model = model  # the collator needs the model to build decoder inputs from labels
         own = train_collator if isinstance(train_collator, DataCollatorForLengthControl) else None
         if own is not None and own.no_length_share:
             model.make_length_optional()
@@ -219,7 +219,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         if packed and self.args.train_sampling_strategy != "random":
             strategy = self.args.train_sampling_strategy
             raise ValueError(f"packing needs train_sampling_strategy=random, got {strategy}; packed rows are full")
-        # one graph serves batches of every size, instead of one for each new length; packed rows have one size
+        # compile one graph for batches of all sizes, not one for each size; packed rows have one size
         if self.args.torch_compile and not packed:
             self.accelerator.state.dynamo_plugin.dynamic = True
         self.compute_loss_func = self.compute_loss_func or self._token_mean
@@ -233,7 +233,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         self.remember_lengths()
 
     def remember_lengths(self) -> None:
-        """Set `trained_lengths` in the model's configuration to the percentiles of the training targets' lengths."""
+        """Count the lengths of the training targets, and save their percentiles as `config.trained_lengths`."""
         rows, collator = self.train_dataset, self.train_collator
         config = self.accelerator.unwrap_model(self.model).config
         counts = isinstance(collator, DataCollatorForLengthControl) and hasattr(config, "trained_lengths")
@@ -248,7 +248,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
             config.trained_lengths = range_of(lengths)
 
     def _token_mean(self, outputs, labels, num_items_in_batch=None):
-        # an average over the batch means of the model's own loss would give short batches too much weight;
+        # the model's own loss is a mean over a batch, which gives the tokens of short batches too much weight;
         # mixture-of-experts models also have an auxiliary loss
         more = outputs.get("aux_loss") if isinstance(outputs, dict) else None
         more = 0.0 if more is None else more
@@ -263,7 +263,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         return total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch) + more
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        # there is no generation here, but a model without labels would keep a cache
+        # there is no generation here, but without labels a model would build a cache
         inputs = {"use_cache": False, **inputs}
         if self.r_drop and model.training:
             inputs = {name: torch.cat([v, v]) if isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
@@ -271,13 +271,13 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def evaluation_loop(self, *args, **kwargs):
-        # Seq2SeqTrainer's function keeps the rows that fill the last batch of several processes, and counts them twice
+        # Seq2SeqTrainer's function counts rows twice that fill up the last batch of several processes
         self.gather_function = self.accelerator.gather_for_metrics
         return super().evaluation_loop(*args, **kwargs)
 
 
 class _Seeded(Sampler):
-    """A sampler whose order depends only on seed and epoch."""
+    """A sampler whose order depends only on the seed and the epoch."""
 
     def __init__(self, sampler: LengthGroupedSampler, seed: int):
         self.sampler, self.seed, self.epoch = sampler, seed, 0
@@ -295,7 +295,7 @@ class _Seeded(Sampler):
 
 
 class _SetEpoch(TrainerCallback):
-    """A callback that sets a collator's epoch before dataloader workers start."""
+    """A callback that sets the epoch of a collator, before dataloader workers start."""
 
     def __init__(self, collator):
         self.collator = collator

@@ -1,4 +1,4 @@
-"""Upload of only the model by a `Trainer`, never of a token, rows of text, or a pickle of its arguments."""
+"""Let a `Trainer` upload only the model and its card: no access token, no text rows, no pickled arguments."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -25,13 +25,13 @@ NOT_UPLOADED = b"_run/\ncheckpoint-*/\n*.jsonl\n/runs/\ntraining_args.bin\n"
 
 
 def uploaded(folder: str | Path, names: Iterable[str]) -> list[str]:
-    """Return the sorted paths inside a model's folder that match the patterns of an upload, each at its own depth."""
+    """Return the sorted paths in a model's folder that match a pattern with the same number of slashes."""
     paths = [path.relative_to(folder).as_posix() for path in sorted(Path(folder).rglob("*")) if path.is_file()]
     return [p for p in paths if any(p.count("/") == name.count("/") and fnmatchcase(p, name) for name in names)]
 
 
 class _Token(str):
-    """A token that pickles as `None`."""
+    """An access token that is pickled as `None`."""
 
     def __reduce_ex__(self, protocol):
         return type(None), ()
@@ -41,15 +41,15 @@ class _Token(str):
 
 
 def hide_token(args) -> None:
-    """Hide the token of `TrainingArguments` from `training_args.bin`, which Trainer writes into each checkpoint."""
+    """Keep the access token out of `training_args.bin`, which Trainer writes into each checkpoint."""
     if args.hub_token is not None:
         args.hub_token = _Token(args.hub_token)
 
 
 def check_upload(args) -> None:
     """
-    Check before training that an upload is allowed, by a commit, because `create_repo` also accepts a repository of
-    somebody else. Raise `OSError` if the Hub refuses the upload.
+    Test before training that an upload is allowed: commit a file, because `create_repo` also accepts a repository of
+    another user. Raise `OSError` if the Hub refuses the commit.
     """
     if not args.push_to_hub or args.process_index != 0:
         return
@@ -71,16 +71,16 @@ def check_upload(args) -> None:
 
 
 def only_at_the_end(args) -> None:
-    """Set the upload to once, at the end; raise `ValueError` for strategies that keep checkpoints on the Hub."""
+    """Let Trainer upload only once, at the end; raise `ValueError` for strategies that upload checkpoints."""
     if args.push_to_hub and args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
         raise ValueError(f"hub_strategy={args.hub_strategy.value} uploads checkpoints; use hub_strategy=end")
-    args.hub_strategy = HubStrategy.END  # `every_save` is Trainer's default, so it is perhaps not the user's choice
+    args.hub_strategy = HubStrategy.END  # no error for `every_save`, because it is the default
 
 
 class HubTrainer(Trainer):
     """
-    `Trainer` that uploads once, at the end: model, tokenizer, code, card and figures. A stock upload holds all files
-    of `output_dir`. The files are chosen by name, because only the public Hub respects a `.gitignore`.
+    `Trainer` that uploads once, at the end: model, tokenizer, code, card and figures. A stock Trainer would upload all
+    files of `output_dir`. The files are chosen by name, because only the public Hub respects a `.gitignore`.
     """
 
     def __init__(self, *args, **kwargs):
@@ -89,7 +89,7 @@ class HubTrainer(Trainer):
         hide_token(self.args)
 
     def load_trained(self, checkpoint: str | Path) -> None:
-        """Load the weights of a checkpoint of this run, instead of training."""
+        """Load the weights of a checkpoint of a finished run, instead of training."""
         # this method of transformers 5.23 is private, but no public method loads adapters, shards and whole models
         self._load_from_checkpoint(str(checkpoint))
 

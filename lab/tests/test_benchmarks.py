@@ -46,7 +46,7 @@ def test_rounds_alternate_after_one_that_warms_up():
         ("gemma4_text", "Gemma4ForCausalLM does not take embeddings"),
         ("emu3", "Emu3ForCausalLM cannot be saved with a length"),
         ("reformer", "ReformerModelWithLMHead pads ids to its chunks but not embeddings"),
-        ("roberta", "RobertaForCausalLM reads the ids beside their embeddings"),
+        ("roberta", "RobertaForCausalLM reads the ids as well as their embeddings"),
     ],
 )
 def test_an_architecture_that_cannot_take_a_length_is_refused_at_conversion(name, reason):

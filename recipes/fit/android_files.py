@@ -1,4 +1,4 @@
-"""Android string resources, strings.xml: escapes are decoded, and encoded again for aapt2."""
+"""Read and fill Android string resources, strings.xml: decode escapes, and encode them again for aapt2."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from entries import Entry, Slot
 from xml_files import COMMENT, Element, Xml, markup_of, parse, text_of
 
 
-TEXTS = {"string", "plurals", "string-array"}  # other elements, such as style, array and item, stay
+TEXTS = {"string", "plurals", "string-array"}  # other elements, such as style, array and item, do not change
 REFERENCE = re.compile(r"\s*[@?][+*]?(?:[\w.]+:)?(?:\w+/)?[\w.]+\s*")  # @string/ok, ?attr/title, @null
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.S)
 TOKEN = re.compile(
@@ -18,15 +18,15 @@ TOKEN = re.compile(
 )
 ESCAPES = {character: f"\\{character}" for character in "\\'\""} | {"\n": r"\n", "\t": r"\t"}
 ESCAPES |= {character: f"\\u{ord(character):04x}" for character in " \r\v\f"}
-SPACE = "\0"  # it marks white space that collapses; no XML contains this character
+SPACE = "\0"  # stands for white space that collapses; no XML contains this character
 
 
 def unescape(markup: str) -> str:
     """
-    Return the text of a string resource, with its tags: escapes are decoded, white space outside of quotes collapses.
+    Return the text of a string resource, with its tags: decode escapes, and collapse white space outside of quotes.
 
     Raises:
-        `ValueError`: for an escape that Android does not know, and half a surrogate pair.
+        `ValueError`: for an unknown escape, and for half a surrogate pair.
 
     >>> unescape(r"Wie sp\\u00e4t\\n ist  es\\?"), unescape('" Don\\'t "')
     ('Wie spät\\n ist es?', " Don't ")
@@ -57,7 +57,7 @@ def unescape(markup: str) -> str:
 
 def escape(text: str, quoted: bool = False) -> str:
     """
-    Return a text with tags as a string resource; `quoted` says that quotation marks surround it.
+    Encode a text with tags as a string resource; with `quoted`, quotation marks will surround the result.
 
     Raises:
         `ValueError`: if Android would read another text.
@@ -85,9 +85,9 @@ def escape(text: str, quoted: bool = False) -> str:
 
 class Android(Xml):
     """
-    A strings.xml: `string`, the items of `plurals` and `string-array`. `translatable="false"`, references to other
-    resources and other elements stay. The limit of a string is in the comment before it. A filled string has a comment
-    `fuzzy` before it. Quotation marks around a whole string, which keep its white space, stay around it.
+    A strings.xml file. Its strings are `string` and the items of `plurals` and `string-array`, but not references and
+    elements with `translatable="false"`. The comment before a string may state its limit. A filled string gets a
+    comment `fuzzy`. Quotation marks around a whole string, which keep its white space, stay.
     """
 
     def find(self) -> Iterator[tuple[Entry, Slot]]:
@@ -109,7 +109,7 @@ class Android(Xml):
                 yield row, self._slot(row, item, marks)
 
     def _slot(self, row: Entry, node: Element, marks: dict) -> Slot:
-        """Return the slot of a string, and set its text or fault."""
+        """Return the slot of an entry, and set the entry's source or fault."""
         markup, row.fault = self.markup(node)
         row.source, quotes = markup, QUOTED.fullmatch(markup) is not None
         if REFERENCE.fullmatch(markup):

@@ -1,4 +1,4 @@
-"""Files of interface strings, by their suffix. Each is read, filled and written again."""
+"""Open files of interface strings by their suffix, and read limits."""
 
 import csv
 import json
@@ -31,10 +31,10 @@ KINDS: dict[str, type[Catalogue]] = {
 
 def read(path: str, **options: Any) -> Catalogue:
     """
-    Read the file of a path, by its suffix.
+    Read a file of strings, in the format of its suffix.
 
     Args:
-        options: `source_file`, `json_keys` and `language`, of the formats that have them; `None` is no option.
+        options: `source_file`, `json_keys` and `language`, for formats that have them; `None` means not set.
 
     Raises:
         `ValueError`: for another suffix, an option that the format does not have, and a file that is broken.
@@ -54,7 +54,7 @@ def read(path: str, **options: Any) -> Catalogue:
 
 
 def read_limits(path: str | None) -> dict[str, int]:
-    """Read limits by key, from a CSV with the columns `key` and `max`, or a JSON object."""
+    """Read limits, key -> limit, from a CSV file with the columns `key` and `max`, or from a JSON object."""
     if path is None:
         return {}
     text = Path(path).read_text(encoding="utf-8-sig")

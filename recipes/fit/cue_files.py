@@ -11,7 +11,7 @@ from cues import Cue
 from files import splice
 
 
-# Files in the wild have commas and dots, short and missing fractions, missing hours, and spaces.
+# Real files have commas or dots, short or missing fractions, missing hours, and spaces.
 TIME = r"(-?)(?:(\d+) ?: ?)?(\d{1,3}) ?: ?(\d{1,2})(?: ?[.,] ?(\d+))?"
 TIMING = re.compile(rf"[\s\ufeff]*{TIME}\s*-->\s*{TIME}(?![\d:])")
 NUMBER = re.compile(r"[\s\ufeff]*\d+\s*")
@@ -22,7 +22,7 @@ LINE_END = {"srt": re.compile(r"\r{0,2}\n|\r"), "vtt": re.compile(r"\r\n|\n|\r")
 
 @dataclass
 class Line:
-    """A line of a file: its text, its first position, the position of its line end, and the end of that."""
+    """A line of a file: its text, the start and end of the text, and the end of the line with its line end."""
 
     text: str
     start: int
@@ -32,7 +32,7 @@ class Line:
 
 def read(path: str, encoding: str) -> tuple[str, list[Cue]]:
     """
-    Read a file; return its text and its cues.
+    Read a file of subtitles; return its content and its cues.
 
     Raises:
         `ValueError`: for another kind of file, another encoding, and a file without cues.
@@ -73,7 +73,7 @@ def find(content: str, kind: str) -> list[Cue]:
             end -= 1
         span = (lines[first].start, lines[end - 1].end) if first < end else (lines[timing].stop,) * 2
         match = TIMING.match(lines[timing].text)
-        assert match is not None  # The two functions return such lines only.
+        assert match is not None  # `subrip` and `webvtt` return only such lines
         times = milliseconds(*match.groups()[:5]), milliseconds(*match.groups()[5:])
         text = "\n".join(line.text for line in lines[first:end])
         newline = content[lines[timing].end : lines[timing].stop] or "\n"
@@ -91,7 +91,7 @@ def split(content: str, kind: str) -> list[Line]:
 
 
 def subrip(lines: Sequence[Line]) -> list[tuple[int, int, int]]:
-    """Return the timing line, the first line, and the end of each cue: the next timing, or the number above it."""
+    """Return (timing line, first line, end) of each cue; it ends at the next timing, or at the number above that."""
     timings = [i for i, line in enumerate(lines) if TIMING.match(line.text)]
     found = []
     for timing, end in pairwise([*timings, len(lines)]):
@@ -99,7 +99,7 @@ def subrip(lines: Sequence[Line]) -> list[tuple[int, int, int]]:
             above = end - 1
             while above > timing and not lines[above].text.strip():
                 above -= 1
-            # A number right above a timing belongs to it; a number with an empty line below also needs one above.
+            # A number belongs to the timing below it. If an empty line is between them, one must also be above it.
             alone = above == end - 1 or not lines[above - 1].text.strip()
             if above > timing and alone and NUMBER.fullmatch(lines[above].text):
                 end = above
@@ -109,11 +109,11 @@ def subrip(lines: Sequence[Line]) -> list[tuple[int, int, int]]:
 
 def webvtt(lines: Sequence[Line]) -> list[tuple[int, int, int]]:
     """
-    Return the timing line, the first line, and the end of each cue.
+    Return (timing line, first line, end) of each cue.
 
-    Only an empty line or a line with `-->` ends a text, as in the parser of the W3C's recommendation. Two differences
-    keep the meaning of the author: a `NOTE` goes to the next empty line, also over a timing; and a number right above
-    a timing is its identifier, also without an empty line before it.
+    Only an empty line or a line with `-->` ends a text, as in the parser of the W3C recommendation. Two differences
+    keep the author's meaning: a `NOTE` ends at the next empty line, even if it has a timing; and a number directly
+    above a timing is the identifier of the cue, even without an empty line before the number.
     """
 
     def skip(i: int, arrows: bool = False) -> int:
@@ -160,7 +160,7 @@ def left_out(content: str, cues: Sequence[Cue], kind: str) -> list[int]:
 
 
 def replace(content: str, cues: Sequence[Cue], texts: Sequence[str]) -> str:
-    """Return the file with new texts; everything else stays, line ends too."""
+    """Return the content of the file with new texts of the cues; all other characters stay."""
     pairs = zip(cues, texts, strict=True)
     return splice(content, [(cue.span, text.replace("\n", cue.newline)) for cue, text in pairs if text != cue.text])
 
@@ -170,8 +170,8 @@ def difference(content: str, cues: Sequence[Cue], texts: Sequence[str]) -> tuple
     Read the file with new texts again.
 
     Returns:
-        The index of the first cue that reads differently from its written form, and the difference; or `None`. All
-        characters that belong to no text are compared.
+        The index of the first cue that would be read differently from the given text, and the difference; or `None`.
+        The characters outside the texts are compared too.
     """
     result = replace(content, cues, texts)
     again = find(result, cues[0].kind)

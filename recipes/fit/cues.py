@@ -1,4 +1,4 @@
-"""The text of a cue: its markup, its speakers, and the place of each line break."""
+"""Read and write the text of a cue: its markup, its speakers, and its line breaks."""
 
 import html
 import re
@@ -15,8 +15,8 @@ SIGNS = "♩♪♫♬"  # signs of a song
 MARKUP = re.compile(r"<[^<>]*>|\{(?:(?:\\|[A-Za-z]:)[^{}]*|/?[biu])\}")
 EDGE = rf"(?:{MARKUP.pattern}|\\[Nh]|&(?:nbsp|lrm|rlm);|[{SIGNS}\s])*"
 ENTITY = re.compile(r"&#?\w+;")
-BACKSLASH = re.compile(r"(?<!\w)[A-Za-z]:\\|\\(?![Nh])")  # it matches a path, or an escape other than \N and \h
-TIMES = re.compile(r"\d:\d\d.*-->|-->.*\d:\d\d|\d:\d\d:\d\d.*\d:\d\d:\d\d")  # it matches an invalid timing
+BACKSLASH = re.compile(r"(?<!\w)[A-Za-z]:\\|\\(?![Nh])")  # matches a path, or an escape other than \N and \h
+TIMES = re.compile(r"\d:\d\d.*-->|-->.*\d:\d\d|\d:\d\d:\d\d.*\d:\d\d:\d\d")  # matches an invalid timing
 VOICE = r"<v[.\s][^<>]*>"  # a tag of WebVTT that names a speaker
 LEAD = re.compile(rf"(?:{VOICE})?(?:(?:[-‐‑–—―]|>>+)\s*)?(?:[{SIGNS}]\s*)*")  # a voice, a dash and signs of a song
 NAME = re.compile(r"([^\W\d_](?:\w|[\s.'’&/()#-]|[\u0300-\u036f])+)[:：](?![\d/])\s*")
@@ -35,7 +35,7 @@ PARTICLE = set("off up out down back away on".split())  # a break before these w
 
 
 class Turn(NamedTuple):
-    """The text of one speaker in a cue: a voice, a dash, a name, a sign of a song; the text; and what is after it."""
+    """The text of one speaker in a cue. `lead` is a voice, dash, name or song sign before it; `tail` follows it."""
 
     lead: str
     text: str
@@ -49,14 +49,14 @@ class Cue:
 
     Attributes:
         start, end (`int`): Milliseconds.
-        span (`tuple[int, int]`): Where its text is in the file.
-        text (`str`): As in the file, lines separated by `"\\n"`.
+        span (`tuple[int, int]`): Start and end of the text in the file.
+        text (`str`): The text in the file, with lines separated by `"\\n"`.
         kind (`str`): `"srt"` or `"vtt"`.
-        newline (`str`): The line end of the file behind its timing.
-        line (`int`): The number of the line of its timing.
-        before, after (`str`): Markup, brackets and signs of a song around the whole text.
-        turns (`list[Turn]`): What each speaker says; each line of a song.
-        fault (`str`): Why the text cannot be translated, else empty.
+        newline (`str`): The line end of the file after the timing.
+        line (`int`): The line number of the timing.
+        before, after (`str`): Markup, brackets and song signs around the whole text.
+        turns (`list[Turn]`): The text of each speaker, or each line of a song.
+        fault (`str`): The reason why the text cannot be translated, or an empty text.
     """
 
     start: int
@@ -94,7 +94,7 @@ class Cue:
         if MARKUP.search(bare) or "<" in bare:
             return "markup inside the text"
         unknown = self.kind == "srt" or any(html.unescape(entity) == entity for entity in entities)
-        if entities and (unknown or re.search("</?v", self._decoded(bare))):  # it would become a voice
+        if entities and (unknown or re.search("</?v", self._decoded(bare))):  # the text would become a voice
             return "an entity inside the text"
         if BACKSLASH.search(body):
             return "a backslash inside the text"
@@ -135,25 +135,25 @@ class Cue:
         return columns(self._decoded(MARKUP.sub("", self.before + self.after)).replace("\n", " ").strip())
 
     def written(self, lines: list[str]) -> str:
-        """Return the text of the cue in the file with these lines."""
+        """Return these lines as the text of the cue in the file, with its markup."""
         newline = "\\N" if "\\N" in self.text and "\n" not in self.text else "\n"
         escaped = [_escaped(line) for line in lines] if self.kind == "vtt" else lines
         return f"{self.before}{newline.join(escaped)}{self.after}"
 
     def shown(self, lines: list[str] | None = None) -> list[str]:
-        """Return the visible text of the cue, or of these lines in its place."""
+        """Return the visible lines of the cue, or of the cue with these lines."""
         text = self._decoded(MARKUP.sub("", self.text if lines is None else self.written(lines)))
         return [line.strip() for line in text.split("\n") if line.strip()]
 
 
 def _joined(match: re.Match) -> str:
-    """Return a line end in place of a tag that ends and begins again as it was: it becomes a tag of the cue."""
+    """Return a line end instead of a tag that ends and begins again in the next line, so that one tag has both."""
     before = re.findall(rf"<{match[1]}\b[^<>]*>", match.string[: match.start()])
     return "\n" if before[-1:] == [match[2]] else match[0]
 
 
 def _escaped(line: str) -> str:
-    """Return a line of WebVTT; the tags of a voice stay."""
+    """Escape a line for WebVTT, except the tags of a voice."""
     match = re.fullmatch(rf"({VOICE})?(.*?)(</v>)?", line, re.S)
     assert match is not None  # every part may be empty, so the pattern always matches
     return (match[1] or "") + html.escape(match[2], quote=False) + (match[3] or "")
@@ -161,7 +161,7 @@ def _escaped(line: str) -> str:
 
 def lead_of(line: str) -> str:
     """
-    Return the dash, the signs of a song, and the name in capitals that a line begins with.
+    Return the beginning of a line: a dash, song signs, and a name in capital letters, each optional.
 
     >>> lead_of("- HÉLÈNE : Bonjour"), lead_of("♪ La la"), lead_of("Um 10:30 Uhr"), lead_of("ИВАН: Да")
     ('- HÉLÈNE : ', '♪ ', '', 'ИВАН: ')
@@ -174,8 +174,8 @@ def lead_of(line: str) -> str:
 
 def break_lines(text: str, most_columns: int, most_lines: int) -> list[str] | None:
     """
-    Break a text into lines by exhaustive search: as few lines as possible, balanced, and broken after punctuation or
-    before a conjunction or a preposition.
+    Break a text into lines by exhaustive search: as few lines as possible, of similar widths, with breaks after
+    punctuation or before a conjunction or a preposition.
 
     Returns:
         `list[str]`, or `None` if the text does not fit.
@@ -198,7 +198,7 @@ def break_lines(text: str, most_columns: int, most_lines: int) -> list[str] | No
 
 
 def break_cost(words: list[str], i: int) -> int:
-    """Return the cost of a break before word `i`, in columns of imbalance."""
+    """Return the cost of a line break before word `i`, in columns; a negative cost marks a good place."""
     if words[i - 1][-1] in f"{MARKS},;:":
         return -12
     if words[i - 1] in SMALL or words[i - 1].lower() in SMALL:

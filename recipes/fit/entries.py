@@ -1,4 +1,4 @@
-"""An entry, one string of a file, and the base class of all files of strings."""
+"""`Entry`, one string of a file; and `Catalogue`, the base class of all files of strings."""
 
 import codecs
 import re
@@ -11,7 +11,7 @@ from typing import Any
 from files import splice, write
 
 
-FUZZY = "fuzzy"  # the comment before a text that is to be read again, where a format has no other mark
+FUZZY = "fuzzy"  # the comment before a text that a person should check, in formats without another mark
 BOMS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 NUMBER = r"(?P<number>\d{1,3}(?:[.,'’ \u00a0\u202f_]\d{3})+|\d+)"  # the number may have thousands separators
 UNIT = (
@@ -19,7 +19,7 @@ UNIT = (
     r"(?:characters?|chars?|chrs?|letters?|glyphs?|graphemes?|code ?points?|columns?|cols?"
     r"|Zeichen|Buchstaben?|Spalten?|Anschläge|caractères?|lettres?)\b"
 )
-# no other unit may follow: the comment ends, or its sentence, or its line
+# no other unit follows: the comment, the sentence or the line ends
 END = (
     r"(?=\s*(?:\Z|[)\]};|\"”»]|,(?!\d)(?!\s*\d+\s*(?:,|or|and|und|oder)\b)|[.!](?:\s|\Z)|\s[-–—]\s+(?!\d)"
     r"|\n[ \t]*(?:\n|(?-i:(?![A-Z]{1,3}\b)[A-ZÄÖÜ\"\[(#@]))))"
@@ -59,7 +59,7 @@ def limit_of(comment: str) -> int | None:
     """
     Return the smallest maximum length that a comment states, or `None`.
 
-    A number counts if a unit of text follows it, or if nothing follows it.
+    A number is a length if a unit of text follows it, or if nothing follows it.
 
     >>> limit_of("Max. length: 1,000"), limit_of("at most 12 characters"), limit_of("[CHAR LIMIT=30]")
     (1000, 12, 30)
@@ -72,7 +72,7 @@ def limit_of(comment: str) -> int | None:
     for part in (comment, *alone):
         for match in (match for pattern in LIMITS for match in pattern.finditer(part)):
             groups = match.groupdict()
-            # below a line that only has the limit, anything but a unit may follow
+            # after a line with only the limit, anything but a unit may follow
             if part is comment or match[0] == part.strip():
                 number = int(re.sub(r"\D", "", groups["number"] or groups["bare"]))
                 found.append(number - bool(groups.get("less")))
@@ -85,16 +85,16 @@ class Entry:
     A string of a file.
 
     Attributes:
-        key (`str`): Its name, unique in the file.
+        key (`str`): The name, unique in the file.
         source (`str`): The text to translate.
-        target (`str`): The translation so far, else empty.
-        comment (`str`): What the file says about it.
-        fault (`str`): Why it cannot be translated, else empty.
-        marked (`bool`): Whether `&` or `_` before a letter is its accelerator.
-        fuzzy (`bool`): Whether the file marks the translation so far as one to be read again.
-        plural (`str`): The plural that it is a form of, else empty.
-        limits (`dict[str, int]`): The maximum in each unit, where the format has a place for it.
-        is_markup (`bool`): Whether `&lt;` in it means `<`.
+        target (`str`): The translation so far, or an empty text.
+        comment (`str`): The comment in the file.
+        fault (`str`): The reason why the string cannot be translated, or an empty text.
+        marked (`bool`): Whether `&` or `_` before a letter marks an accelerator.
+        fuzzy (`bool`): Whether the file marks the translation so far as fuzzy: a person should check it.
+        plural (`str`): The name of the plural of which the string is a form, or an empty text.
+        limits (`dict[str, int]`): The maximum in each unit, in formats that have a field for it.
+        is_markup (`bool`): Whether `&lt;` in the texts means `<`.
     """
 
     key: str
@@ -120,10 +120,10 @@ class Slot:
     The place of an entry's text in its file.
 
     Attributes:
-        span (`tuple[int, int]`): Where the text is.
-        written (`Callable`): From a new text to the characters there; raises `ValueError` if the file cannot hold it.
-        marks (`dict[tuple[int, int], str]`): The characters at other places that mark a new text as fuzzy.
-        around (`tuple[str, str]`): What comes before and after a text that the file has no place for yet.
+        span (`tuple[int, int]`): Start and end of the text in the file.
+        written (`Callable`): Encodes a new text for the file; raises `ValueError` if the file cannot hold it.
+        marks (`dict[tuple[int, int], str]`): Edits at other places that mark a new text as fuzzy.
+        around (`tuple[str, str]`): The characters before and after a text that is missing in the file.
     """
 
     span: tuple[int, int]
@@ -143,13 +143,13 @@ def unique(key: str, taken) -> str:
 
 class Catalogue:
     """
-    A file of strings. A translation replaces the characters of its slot, and every other part stays as it was.
+    A file of strings. A translation replaces the characters of its slot; every other part of the file stays.
 
     Attributes:
-        field (`str`): What a translation replaces: `"source"`, or `"target"` in a file of two languages.
-        takes (`tuple[str, ...]`): The options of `read` that the format has.
-        errors (`str`): How a character that the encoding lacks is written.
-        values (`int`): The number of values that are no texts.
+        field (`str`): The text that a translation replaces: `"source"`, or `"target"` in a file of two languages.
+        takes (`tuple[str, ...]`): The options of `read` that the format accepts.
+        errors (`str`): The error handler for characters that the encoding lacks.
+        values (`int`): The number of values that are not texts.
     """
 
     field = "source"
@@ -173,7 +173,7 @@ class Catalogue:
             self.slots[row.key] = slot
 
     def encoding_of(self, raw: bytes) -> str:
-        """Return the encoding of a file without a mark of the order of bytes."""
+        """Return the encoding of a file without a byte order mark."""
         return "utf-8"
 
     def find(self) -> Iterator[tuple[Entry, Slot]]:
@@ -192,7 +192,7 @@ class Catalogue:
         self.filled[row.key] = {self.field: text}
 
     def copy(self, row: Entry, other: "Catalogue", theirs: Entry) -> None:
-        """Copy a string of another file with its mark, as the translation so far."""
+        """Copy a string of another file, with its fuzzy mark, as the translation so far."""
         slot, there = self.slots[row.key], other.slots[theirs.key]
         raw = "" if any(there.around) else other.text[slice(*there.span)]
         self.edits[slot.span] = raw.join(slot.around)
@@ -205,7 +205,7 @@ class Catalogue:
         return self.bom + splice(self.text, self.edits.items()).encode(self.encoding, self.errors)
 
     def differences(self) -> list[str]:
-        """Return the keys of the strings that a second reading of the output finds other than they should be."""
+        """Read the output again; return the keys of the strings that differ from the filled translations."""
         with TemporaryDirectory() as folder:
             again = Path(folder) / Path(self.path).name
             again.write_bytes(self.content())
@@ -218,7 +218,7 @@ class Catalogue:
         return [key for key in {**expected, **written} if expected.get(key) != written.get(key)]
 
     def save(self, path: str) -> None:
-        """Write the file, unless a string changes that was not filled."""
+        """Write the file; raise `ValueError` if another string would change too."""
         if names := self.differences():
             raise ValueError(f"the output would differ from input_file in {names[:5]}; nothing was written")
         write(path, self.content())

@@ -1,4 +1,4 @@
-"""Change a file: replace characters at places, and write it whole or not at all."""
+"""Replace parts of a text, and write a file whole or not at all."""
 
 import os
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from pathlib import Path
 
 def splice(content: str, parts: Iterable[tuple[tuple[int, int], str]]) -> str:
     """
-    Replace the characters of a text at these places, which do not overlap; everything else stays.
+    Replace parts of a text, given as ((start, end), new text); the parts must not overlap.
 
     >>> splice("a = 1", [((4, 5), "20"), ((0, 0), "# x\\n")])
     '# x\\na = 20'
@@ -20,7 +20,7 @@ def splice(content: str, parts: Iterable[tuple[tuple[int, int], str]]) -> str:
 
 
 def write(path: str, content: bytes) -> None:
-    """Write a file under another name and rename it, so that no other program sees a part of it."""
+    """Write a file under another name, and rename it, so that no other program reads an incomplete file."""
     target = Path(path).resolve()
     aside = target.with_name(f"{target.name}.{os.getpid()}.part")  # no file of the user has this name
     try:

@@ -1,8 +1,8 @@
-"""Take the natural translation if it fits, otherwise the best one within the limit; both recipes share this.
+"""Translate texts within limits, for both recipes: take the natural translation if it fits, else the best that fits.
 
-A plain model translates, or the length-controlled one without a length. A text that does not fit is generated again,
-at several shorter lengths, by the length-controlled model, and by the plain one under a maximum. The plain one scores
-all.
+The plain model, or the length-controlled model without a length, writes the natural translation. If it does not fit,
+the length-controlled model writes texts at several shorter lengths, and the plain model writes texts under a maximum.
+The plain model scores all texts.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from hf_lenctrl.inference.ranking import log_probabilities
 from hf_lenctrl.length_units import count_texts
 
 
-LENGTHS = 8  # number of lengths of a sentence, beside its natural one
+LENGTHS = 8  # number of shorter lengths for each sentence
 BEAMS = 4  # outputs for each length
 CHOICES = 500  # most combinations of candidates for a text of several sentences
 MARKS = ".!?…"
@@ -50,10 +50,10 @@ class Request:
     A text to translate.
 
     Args:
-        sentences (`list[str]`): Its sentences.
-        limit (`int` or `None`): Units for their outputs together, with a space between two. `layout` decides; the
-            limit says what lengths to try.
-        layout (`Callable`): From an output for each sentence to what is written, or `None` where that does not fit.
+        sentences (`list[str]`): The sentences of the text.
+        limit (`int` or `None`): Units of all outputs together, with spaces between them. The limit only says which
+            lengths to try; `layout` decides.
+        layout (`Callable`): From the outputs of the sentences to the written text, or to `None` if it does not fit.
     """
 
     sentences: list[str]
@@ -67,10 +67,10 @@ class Fitted:
     The translation of a `Request`.
 
     Attributes:
-        outputs (`list[str]`): One for each sentence; the natural ones where nothing fits.
-        layout: Of `outputs`, `None` where nothing fits.
-        natural (`list[str]`): The plain model's translation.
-        score (`float`): Log-probability of the outputs under the plain model, mean of the tokens.
+        outputs (`list[str]`): The output of each sentence; the natural translation if nothing fits.
+        layout: The layout of `outputs`; `None` if nothing fits.
+        natural (`list[str]`): The natural translation of each sentence.
+        score (`float`): Mean log-probability of the outputs' tokens under the plain model.
     """
 
     outputs: list[str]
@@ -81,16 +81,16 @@ class Fitted:
 
 class Fitter:
     """
-    Translations within limits.
+    A translator within limits.
 
     Args:
-        plain_model (`str`, *optional*): Path or Hub name of a plain model of the task. It writes the natural
-            translation and scores the candidates. Without it, `model` does, which must have `length_optional`.
-        model (`str`, *optional*): The length-controlled one, of the same task. Without it, only the plain model
+        plain_model (`str`, *optional*): Path or Hub name of a plain model of the task, which writes the natural
+            translation and scores the candidates. By default `model` does this; then it must have `length_optional`.
+        model (`str`, *optional*): A length-controlled model of the same task. Without this model, only the plain model
             writes shorter texts.
-        length_unit (`str`, *optional*): Of the limits; defaults to that of `model`, else `"character"`.
-        min_score (`float`): Mean log-probability of a token under which a shorter text is not used.
-        shorten (`bool`): The models shorten text of one language: the natural text is the source itself.
+        length_unit (`str`, *optional*): Unit of the limits; default: the unit of `model`, else `"character"`.
+        min_score (`float`): Lowest mean log-probability of a token in a shorter text that is used.
+        shorten (`bool`): The models shorten text of one language, so the natural text is the source.
     """
 
     def __init__(
@@ -126,8 +126,8 @@ class Fitter:
 
     def agreement(self, requests: Sequence[Request]) -> list[float]:
         """
-        Measure how similar the natural translation and those of other paths are: chrF from 0 to 100, of the least
-        similar sentence. The other paths are the sentence with another final mark, and the length-controlled model.
+        Measure how similar the natural translation is to translations by other paths: chrF from 0 to 100, of the least
+        similar sentence. The other paths: a source with another final mark, and the length-controlled model.
         """
         new = {sentence for request in requests for sentence in request.sentences} - self._agreement.keys()
         said = [] if self.shorten else sorted(sentence for sentence in new if re.search(r"\w", sentence))
@@ -161,7 +161,7 @@ class Fitter:
         self._score({sentence: self._natural[sentence] for sentence in new})
 
     def _write_shorter(self, requests: Sequence[Request]) -> None:
-        """Generate candidates for each sentence, from the length at which this sentence alone makes the text fit."""
+        """Generate shorter candidates for each sentence, down to the length at which the whole text fits."""
         wanted: dict[str, set[int]] = {}
         for request in requests:
             counts = [self.count(self._best(sentence)) for sentence in request.sentences]
@@ -205,7 +205,7 @@ class Fitter:
             self._scores |= {pair: total / n for pair, total, n in zip(batch, sums, tokens, strict=True)}
 
     def _candidates(self, sentence: str, several: bool) -> list[tuple[float, float, str]]:
-        """Return value, score and text of candidates: the natural text, then the most probable and similar ones."""
+        """Return (value, score, text) of each candidate, the best first; the value adds similarity to the score."""
         natural = self._natural[sentence]
         texts = {*natural, *self._shorter.get(sentence, ())}
         scores = {text: self._scores[sentence, text] for text in texts}
@@ -245,7 +245,7 @@ def mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 def sentences(text: str) -> list[str]:
     """
-    Split after a final mark that a space follows; not after an abbreviation or an ordinal number.
+    Split a text after each final mark with a space after it, but not after abbreviations and ordinal numbers.
 
     >>> sentences("Komm am 3. Mai. Dr. Maier ist da! Ja?")
     ['Komm am 3. Mai.', 'Dr. Maier ist da!', 'Ja?']
@@ -261,7 +261,7 @@ def sentences(text: str) -> list[str]:
 
 def like(source: str, text: str) -> str:
     """
-    Copy the final mark of the source in place of a final dot, and remove a dot that the source does not have.
+    Replace a final dot of the text by the final mark of the source, or remove it if the source has no final mark.
 
     >>> like("Alle Bilder", "All pictures."), like("Wählen Sie:", "Choose."), like("Los!", "Go.")
     ('All pictures', 'Choose:', 'Go!')
@@ -274,7 +274,7 @@ def like(source: str, text: str) -> str:
 
 def keeps(natural: str, text: str) -> bool:
     """
-    Return whether a shorter text keeps the natural one's numbers and negation (English words) and its final mark.
+    Return whether a shorter text keeps numbers and negation (English words) and the final mark of the natural text.
 
     >>> keeps("I didn't leave the door open.", "I left the door open.")
     False
@@ -296,7 +296,7 @@ def columns(text: str) -> int:
 
 
 def control_fault(text: str) -> str:
-    """Return the reason if a text has a control character and is not translated, or an empty text."""
+    """Return the fault of a text with a control character, which is not translated; else an empty text."""
     found = CONTROL.search(text)
     return "" if found is None else f"a control character, U+{ord(found[0]):04X}"
 
@@ -305,17 +305,17 @@ def add_options(parser: argparse.ArgumentParser, min_score: float) -> None:
     """Add the options of both recipes."""
     add = parser.add_argument
     add("--input_file", required=True, help="the file with the texts to translate")
-    add("--output_file", required=True, help="where the translated file goes")
+    add("--output_file", required=True, help="the translated file")
     add("--report_dir", required=True, help="folder for report.md and report.json")
-    add("--model", help="a length-controlled model, for what does not fit")
-    add("--plain_model", help="natural texts, and the score of each; by default --model, if it has length_optional")
-    add("--length_unit", help="of the limits; default: the model's")
-    add("--min_score", type=float, default=min_score, help="least mean log-probability of a token of a used text")
-    add("--shorten", action="store_true", help="the models shorten text of one language, they do not translate")
+    add("--model", help="length-controlled model, for texts that do not fit")
+    add("--plain_model", help="model for natural texts and scores; default: --model, if it has length_optional")
+    add("--length_unit", help="unit of the limits; default: the model's unit")
+    add("--min_score", type=float, default=min_score, help="lowest mean log-probability of a token in a used text")
+    add("--shorten", action="store_true", help="the models shorten text of one language, and do not translate")
 
 
 def check_files(args: argparse.Namespace, *names: str) -> None:
-    """Stop if a file that an option names is missing."""
+    """Raise `ValueError` if a file that an option in `names` names does not exist."""
     for name in names:
         path = getattr(args, name)
         if path is not None and not Path(path).is_file():
@@ -344,14 +344,14 @@ def cell(text: str) -> str:
 
 
 def run(main: Callable[[], None], name: str) -> None:
-    """Run a recipe: a wrong option or file ends it with one line and status 1."""
+    """Run a recipe; an error in an option or a file ends it with one line and status 1."""
     quiet()
     try:
         main()
     except Exception as error:
         last = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
         ours = {Path(__file__).resolve().parent, Path(hf_lenctrl.__file__).resolve().parent} & set(last.parents)
-        # the XML error is a SyntaxError
+        # XML errors are SyntaxErrors
         of_a_file = isinstance(error, (OSError, SyntaxError, UnicodeError, json.JSONDecodeError))
         if not of_a_file and not (isinstance(error, ValueError) and ours):
             raise

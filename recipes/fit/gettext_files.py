@@ -1,4 +1,4 @@
-"""Files of gettext, .po: read by polib."""
+"""Read and fill .po files of gettext, by polib."""
 
 import re
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ from entries import Catalogue, Entry, Slot
 
 class Gettext(Catalogue):
     """
-    A .po file: sources are its msgids, or the msgstrs of the same entries of `sources`, a .po of another language.
-    A filled entry is marked fuzzy. Only the lines of its msgstr and of its flags change.
+    A .po file. The sources are its msgids, or the msgstrs of the same entries in `source_file`, a .po file of another
+    language. A filled entry is marked as fuzzy. Only the lines of its msgstr and of its flags change.
     """
 
-    # polib does not read such an escape in a line of a text, for example \a
+    # polib cannot read such an escape, for example \a
     ESCAPE = re.compile(r'(?<!\\)(?:\\\\)*\\[^\\ntrvbf"]')
-    # a translator replaces these msgids by names and addresses
+    # for these msgids a translator writes names and addresses, not a translation
     CREDITS = re.compile(r"translators?[-_]credits?|your (?:names|emails)", re.I)
 
     field = "target"
@@ -64,7 +64,7 @@ class Gettext(Catalogue):
                 yield row, Slot(self._span(places, form, starts), partial(self._written, form), marks)
 
     def _mark(self, places: dict[str, range], starts: list[int]) -> dict[tuple[int, int], str]:
-        """Return what marks an entry as fuzzy: a flag in the line of its flags, or a line of its own."""
+        """Return the edit that marks an entry as fuzzy: a flag in the line of its flags, or a new line."""
         if flags := places.get("#,"):
             at = self.text.index("#,", starts[flags.start]) + 2
             return {(at, at): " fuzzy,"}
@@ -72,14 +72,14 @@ class Gettext(Catalogue):
         return {(at, at): f"#, fuzzy{self.newline}"}
 
     def _span(self, places: dict[str, range], form: int | None, starts: list[int]) -> tuple[int, int]:
-        """Return the place of a msgstr, with the line end before it; if it is missing, where it would be."""
+        """Return the span of a msgstr, with the line end before it; for a missing msgstr, where it belongs."""
         last = max(own.stop for own in places.values())
         own = places.get("msgstr" if form is None else f"msgstr[{form}]", range(last, last))
         before, end = (starts[n] + len(self.lines[n].rstrip("\r\n")) for n in (own.start - 1, own.stop - 1))
         return before, end
 
     def _places(self, entry) -> dict[str, range]:
-        """Return the lines of each text of an entry, of its flags (`"#,"`) and of its former texts (`"#|"`)."""
+        """Return the lines of each part of an entry: its texts, flags (`"#,"`) and previous texts (`"#|"`)."""
         places: dict[str, range] = {}
         name = ""
         for number in range(max(entry.linenum, 1) - 1, len(self.lines)):

@@ -1,4 +1,4 @@
-"""JSON and ARB: find the texts that a program shows, by the shapes of known formats; nothing else changes."""
+"""Read and fill JSON and ARB files: find the texts that a program shows, by the shapes of known formats."""
 
 import json
 import re
@@ -24,7 +24,7 @@ class Shape:
     A format whose messages are objects.
 
     Attributes:
-        texts (`frozenset[str]`): Keys of a message whose values are shown.
+        texts (`frozenset[str]`): Keys of a message whose values are texts that a program shows.
         others (`frozenset[str]`): The other keys that a message may have.
         plain (`bool`): Whether a message may be a text by itself.
     """
@@ -34,7 +34,7 @@ class Shape:
     plain: bool = False
 
     def fits(self, value: Any) -> bool:
-        """Return whether all of a value has this shape."""
+        """Return whether all messages in a value have this shape."""
         if not isinstance(value, dict | list):
             return self.plain or not isinstance(value, str)
         if isinstance(value, dict) and self.texts & value.keys():
@@ -42,7 +42,7 @@ class Shape:
         return all(map(self.fits, value.values() if isinstance(value, dict) else value))
 
     def messages(self, value: Any, path: tuple = ()) -> Iterator[tuple]:
-        """Return the path of each message that is an object."""
+        """Yield the path of each message that is an object."""
         if isinstance(value, dict) and self.texts & value.keys():
             yield path
         elif isinstance(value, dict | list):
@@ -64,12 +64,12 @@ SHAPES = [
 
 class Json(Catalogue):
     """
-    Texts under flat or nested keys, or those of messages with a known `Shape`. A key that begins with @ is about
-    another (ARB), its description may have the limit. Nothing in the file can mark a text as fuzzy, so `en.fuzzy.json`
-    beside `en.json` lists these texts.
+    A JSON file. Its strings are texts under flat or nested keys, or texts of messages with a known `Shape`. A key that
+    begins with @ describes another key (ARB); its description may state a limit. JSON cannot mark a text as fuzzy, so
+    `en.fuzzy.json` next to `en.json` lists the fuzzy texts.
 
     Args:
-        json_keys (`list[str]`, *optional*): The keys whose values are texts, for other shapes.
+        json_keys (`list[str]`, *optional*): The keys whose values are texts, for files of other shapes.
     """
 
     takes = ("json_keys",)
@@ -96,7 +96,7 @@ class Json(Catalogue):
         return None, {}
 
     def _message(self, path: tuple) -> tuple:
-        """Return the path of the message that a text belongs to, or else its own path."""
+        """Return the path of the message to which a text belongs, or else the path of the text."""
         return next((path[:n] for n in range(len(path)) if path[:n] in self._messages), path)
 
     def _is_text(self, path: tuple) -> bool:
@@ -152,7 +152,7 @@ def _at(value: Any, path: tuple) -> Any:
 
 
 def _comment(message: Any) -> str:
-    """Return the comment of a message."""
+    """Return the comment of a message, with its limit."""
     if not isinstance(message, dict):
         return ""
     notes = [note for name in ABOUT for note in _listed(message.get(name)) if isinstance(note, str)]
@@ -166,7 +166,7 @@ def _listed(value: Any) -> list:
 
 def _plural(path: tuple, paths: set[tuple]) -> str:
     """
-    Return the plural that a text is a form of, or an empty text.
+    Return the name of the plural of which a text is a form, or an empty text.
 
     >>> paths = {("cat_one",), ("cat_other",), ("dog",), ("dog_plural",), ("hat", "one"), ("hat", "other")}
     >>> [_plural(path, paths) for path in sorted(paths)]
@@ -183,18 +183,18 @@ def _plural(path: tuple, paths: set[tuple]) -> str:
 
 
 def whole(text: str) -> str:
-    """Replace each half of a surrogate pair in a text by its escape."""
+    """Replace each lone surrogate in a text by its escape."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def quoted(text: str) -> str:
-    """Return a text as a string of JSON."""
+    """Encode a text as a JSON string."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def parsed(content: str) -> tuple[Any, dict[tuple, tuple[int, int]]]:
     """
-    Parse JSON; return its value, and the place of each value in it by its path.
+    Parse JSON; return its value, and the span of each value inside: path -> (start, end).
 
     >>> parsed('{"a": ["x", 1]}')
     ({'a': ['x', 1]}, {(): (0, 15), ('a',): (6, 14), ('a', 0): (7, 10), ('a', 1): (12, 13)})
@@ -209,13 +209,13 @@ def parsed(content: str) -> tuple[Any, dict[tuple, tuple[int, int]]]:
 
 
 def _find_places(content: str, start: int, path: tuple, places: dict) -> int:
-    """Add the places of a value that begins at `start`, and of all in it; return the position where it ends."""
+    """Add the spans of a value that begins at `start`, and of all values inside; return the end of the value."""
 
     def skip(at: int) -> int:
         return re.compile(r"[\s,:]*").match(content, at).end()  # type: ignore[union-attr]  # it also matches the empty text
 
     start = skip(start)
-    if path in places:  # of a key that an object has twice, the last value counts
+    if path in places:  # if an object has a key twice, the last value counts
         for old in [old for old in places if old[: len(path)] == path]:
             del places[old]
     places[path] = (start, start)  # an object is before what it has

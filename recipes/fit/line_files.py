@@ -1,4 +1,4 @@
-"""Files of keys and values: .strings of Apple and .properties of Java."""
+"""Read and fill files of keys and values: Apple's .strings and Java's .properties."""
 
 import json
 import re
@@ -10,15 +10,15 @@ from entries import FUZZY, Catalogue, Entry, Slot
 
 class Lines(Catalogue):
     """
-    A file of keys and values. The comments right above a string may have its limit, and a comment `fuzzy` marks it.
+    A file of keys and values. The comments above a string may state its limit, or mark the string as `fuzzy`.
 
     Attributes:
-        before (`str`): The pattern of white space and comments.
-        pair, rest (`re.Pattern`): A key with its value and all before it; what may come after the last one.
-        remark (`re.Pattern`): A comment.
+        before (`str`): Pattern of white space and comments.
+        pair, rest (`re.Pattern`): Pattern of a key with its value and all before it; of the text after the last value.
+        remark (`re.Pattern`): Pattern of a comment.
         mark (`str`): The comment `fuzzy`.
-        escape (`re.Pattern`): An escape: its `code` or `sign`; with neither it has no text.
-        signs (`dict[str, str]`): What signs stand for.
+        escape (`re.Pattern`): Pattern of an escape with its `code` or `sign`; an escape without them has no text.
+        signs (`dict[str, str]`): Sign of an escape -> its text.
     """
 
     before: str
@@ -30,7 +30,7 @@ class Lines(Catalogue):
     signs: dict[str, str]
 
     def decoded(self, raw: str) -> str:
-        """Return the text of a key or value; raise `ValueError` for an escape that is unknown."""
+        """Return the text of a key or value in the file; raise `ValueError` for an unknown escape."""
 
         def character(match: re.Match) -> str:
             if match["code"]:
@@ -45,7 +45,7 @@ class Lines(Catalogue):
             raise ValueError("half a character (a lone surrogate)") from error
 
     def encoded(self, text: str) -> str:
-        """Return the characters of a text; raise `ValueError` if it would be read as another text."""
+        """Return a text with escapes, for the file; raise `ValueError` if a reader would get another text."""
         raise NotImplementedError
 
     def find(self) -> Iterator[tuple[Entry, Slot]]:
@@ -69,24 +69,24 @@ class Lines(Catalogue):
             raise ValueError(f"no key with a value in line {line}: {self.text[at : at + 40]!r}")
 
     def _comments(self, at: int, key: int) -> tuple[str, bool, dict[tuple[int, int], str]]:
-        """Return the comment of a key, whether it is fuzzy, and what marks it; the string before ends at `at`."""
+        """Return the comment before a key, whether it says fuzzy, and the edits that mark the string as fuzzy."""
         texts: list[str] = []
         place = key
         for match in reversed(list(self.remark.finditer(self.text, at, key))):
             if self.text.count("\n", match.end(), place) > 1 or (at and "\n" not in self.text[at : match.start()]):
-                break  # an empty line is between them, or it is about the string before it
+                break  # an empty line follows the comment, or the comment is in the line of the string before
             place = match.start()
             texts.insert(0, re.sub(r"\A(?:/\*|//|[#!])|\*/\Z", "", match[0]).strip())
         lead = self.text[self.text.rfind("\n", 0, place) + 1 : place]
         mark = self.mark + self.newline + lead
-        if lead.strip():  # the string before it is in the same line
+        if lead.strip():  # the string before is in the same line
             mark = self.newline + self.mark + self.newline
         fuzzy = FUZZY in texts
         return "\n".join(text for text in texts if text != FUZZY), fuzzy, {} if fuzzy else {(place, place): mark}
 
 
 class Strings(Lines):
-    """A .strings of Apple in UTF-8, or in UTF-16 with a mark of the order of bytes."""
+    """A .strings file of Apple in UTF-8, or in UTF-16 with a byte order mark."""
 
     remark = re.compile(r"/\*(?:[^*]|\*(?!/))*\*/|//[^\r\n]*")
     before = rf"(?:\s|{remark.pattern})*+"
@@ -106,7 +106,7 @@ class Strings(Lines):
 
 
 class Properties(Lines):
-    """A .properties of Java in UTF-8 or ISO 8859-1; one of ASCII alone stays so."""
+    """A .properties file of Java in UTF-8 or ISO 8859-1; an ASCII file stays ASCII."""
 
     end = r"(?:\r\n|[\r\n])"
     space = rf"(?:[ \t\f]|\\{end})*+"  # a line with a backslash at its end continues

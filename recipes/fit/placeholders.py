@@ -1,7 +1,7 @@
 """Protect the parts that a model must not change: placeholders, tags, entities, escapes, accelerators.
 
-A string is cut into pieces. Placeholders at an edge of a piece stay outside of it. Inside, stand-ins that the model
-copies take their place: names and numbers. The script counts them in the output.
+A string is cut into pieces. Placeholders at the edge of a piece stay outside the piece. Inside a piece, names and
+numbers stand in for placeholders, because a model copies these. `restore` counts the stand-ins in the output.
 """
 
 import re
@@ -36,15 +36,15 @@ UNKNOWN = re.compile(
 NAME = re.compile(
     r"[a-z]{2,3}[-_][A-Z]{2}|[dDmMyYhHsSEa]{1,4}(?:[-/.: ]+[dDmMyYhHsSEa]{1,4})+|\S*[\w}][.=/]+[^\W\d_A-ZÄÖÜ]\S*"
 )
-# a translation keeps these signs and numbers; punctuation differs between languages
+# a translation must keep these signs; punctuation differs between languages
 SIGNS = re.compile(r"[^\w\s.,;:!?…'\"„“”‚‘’«»‹›–—¿¡-]+|_+")
-# these stay outside a piece: tags, punctuation, an argument before or after a colon
+# these parts stay outside a piece: tags, punctuation, an argument before or after a colon
 BEFORE = rf"(?:{ARGUMENT})(?=[\W_]*:)|[^\w%{{<&$»«„“”\"'‚‘’›‹]"
 AFTER = rf":[^\w%{{<&$]*(?:{PLACEHOLDER.pattern})|[^\w%{{}}<>&$;.!?…:,»«„“”\"'‚‘’›‹]"
 QUOTES = "„“”»«\"'‚‘’›‹"
 # the quotes belong to the placeholder
 QUOTED = re.compile(rf"[{QUOTES}](?:{PLACEHOLDER.pattern})[{QUOTES}]|{PLACEHOLDER.pattern}")
-# stand-in in the German or French source, and in the English output; they are tried in this order
+# stand-ins in the German or French source, tried in this order; `WRITTEN` has other forms in English
 NAMES = [("Tom", "Maria", "Paris"), ("Maria", "Tom", "Boston"), ("Paris", "Boston", "Tom")]
 NUMBERS = [("50", "100", "30"), ("100", "50", "20"), ("30", "20", "100")]
 WRITTEN = {"Maria": "Mary"}
@@ -56,7 +56,7 @@ class Unprotectable(ValueError):
 
 @dataclass
 class Piece:
-    """A piece of text: the edges that stay, its sentences, and the stand-in of each placeholder inside."""
+    """A piece of text: the edges `before` and `after`, its sentences, and `inside`: stand-in -> placeholder."""
 
     before: str
     texts: list[str]
@@ -66,7 +66,7 @@ class Piece:
 
 def everything(text: str) -> Counter:
     """
-    Count the parts that a translation must have as often as its source: placeholders, tags, line ends, numbers, ...
+    Count the parts of a text that its translation must keep: placeholders, tags, line ends, signs, numbers.
 
     >>> dict(everything("100 % of {name}"))
     {'{name}': 1, '%': 1, '{': 1, '}': 1, '100': 1}
@@ -76,7 +76,7 @@ def everything(text: str) -> Counter:
 
 
 def mark_of(text: str) -> str:
-    """Return the mark of a text's accelerator, `""` without one."""
+    """Return the mark of the accelerator in a text, `&` or `_`; `""` without an accelerator."""
     found = [m for m in ACCELERATOR.finditer(text) if not any(a <= m.start() < b for a, b in spans(text))]
     return found[0][0] if len(found) == 1 and text.count(found[0][0]) == 1 else ""
 
@@ -86,15 +86,14 @@ def protect(text: str, variant: int = 0, marked: bool = True) -> tuple[list[Piec
     Protect a string: split it into pieces with stand-ins.
 
     Args:
-        variant (`int`): Which stand-ins, below `len(NAMES)`.
-        marked (`bool`): Whether `&` or `_` before a letter is an accelerator, as in .po.
+        variant (`int`): Number of the set of stand-ins, below `len(NAMES)`.
+        marked (`bool`): Whether `&` or `_` before a letter marks an accelerator, as in .po files.
 
-    Returns:
-        The pieces and what separates them, and the accelerator's mark, `""` without one.
+    Returns: The pieces, with the line ends between them, and the mark of the accelerator, `""` without one.
 
     Raises:
-        `Unprotectable`: for more placeholders in a piece than stand-ins, a line that breaks inside a sentence, a
-            name, signs that may be an unknown placeholder, and a control character.
+        `Unprotectable`: for more placeholders in a piece than stand-ins, a line break inside a sentence, a name, signs
+            that may be an unknown placeholder, and a control character.
     """
     if fault := control_fault(text.replace("\r", "")):
         raise Unprotectable(fault)
@@ -126,7 +125,7 @@ def spans(text: str) -> list[tuple[int, int]]:
 
 
 def piece(line: str, variant: int) -> Piece | str:
-    """Build the piece of a line without line ends; a line without a word does not change."""
+    """Build the piece of a line; return a line without a word unchanged."""
     before, core, after = edges(line, "|<[^<>]+>")
     if re.findall(r"<(\w+)[^<>/]*>", before) != re.findall(r"</(\w+)>", after)[::-1]:
         before, core, after = edges(line, "")  # the tags surround a part of the sentence
@@ -134,7 +133,7 @@ def piece(line: str, variant: int) -> Piece | str:
         return line
     names, numbers = list(NAMES[variant]), list(NUMBERS[variant])
     if set("{}<>") & set(without(core)):
-        raise Unprotectable("a brace or an angle bracket that is no whole placeholder")
+        raise Unprotectable("a brace or an angle bracket that is not a whole placeholder")
     inside: dict[str, str] = {}
 
     def stand_in(match: re.Match) -> str:
@@ -153,7 +152,7 @@ def piece(line: str, variant: int) -> Piece | str:
 
 
 def edges(line: str, tags: str) -> tuple[str, str, str]:
-    """Return the edge before a piece, the piece, and the edge after it."""
+    """Split a line into the edge before a piece, the piece, and the edge after it."""
     first, last = re.compile(rf"(?:{BEFORE}{tags})*"), re.compile(rf"(?:{AFTER}{tags})*\Z")
     start = max(match.end() for match in [first.match(line)] if match)  # both patterns match the empty string
     end = start + max(match.start() for match in [last.search(line[start:])] if match)
@@ -161,7 +160,7 @@ def edges(line: str, tags: str) -> tuple[str, str, str]:
 
 
 def without(text: str) -> str:
-    """Return the text with blanks in place of placeholders, at the same positions."""
+    """Return a text with each placeholder replaced by spaces of the same length."""
     return PLACEHOLDER.sub(lambda match: " " * len(match[0]), text)
 
 
@@ -170,11 +169,11 @@ def restore(parts: list[Piece | str], outputs: list[str], mark: str, source: str
     Restore a string from its pieces and outputs.
 
     Args:
-        outputs (`list[str]`): One for each sentence of the pieces.
-        source (`str`): The string that was taken apart.
+        outputs (`list[str]`): The translation of each sentence of the pieces.
+        source (`str`): The string that `protect` has split.
 
     Returns:
-        The string, or `None` if the output does not have every part of the source as often.
+        The string, or `None` if it does not have the same placeholders, signs and numbers as the source.
     """
     rest, written = list(outputs), []
     for part in parts:
@@ -194,7 +193,7 @@ def restore(parts: list[Piece | str], outputs: list[str], mark: str, source: str
 
 
 def accelerate(text: str, source: str, mark: str) -> str | None:
-    """Put the accelerator's mark before the source's letter, or else before the first letter outside placeholders."""
+    """Put the accelerator's mark before the same letter as in the source, or else before the first free letter."""
     key = source[source.index(mark) + 1]
     free = [m.start() for m in re.finditer(r"[^\W\d_]", without(text))]
     places = [i for i in free if text[i].lower() == key.lower()] or free

@@ -1,9 +1,9 @@
-"""Measure how long espeak-ng speaks texts, as rows for `lenctrl fit-cost`.
+"""Measure the time in which espeak-ng speaks each text, as rows for `lenctrl fit-cost`.
 
     python recipes/fit/spoken.py --input_file data/everyday_en_de_fr/train-00000-of-00001.parquet --text_column de \\
         --voice de --count 2000 --output_file spoken.de.jsonl
 
-It needs the program espeak-ng, which Debian has as a package. For another voice write the rows yourself: a JSON line
+The script needs the program espeak-ng, a package of Debian. For another voice, write the rows yourself: a JSON line
 with `text` and `seconds` for each recording.
 """
 
@@ -22,7 +22,7 @@ from hf_lenctrl.commands.rows import Rows
 
 
 def spoken_seconds(texts: Iterable[str], voice: str) -> Iterator[float]:
-    """Yield the seconds of each text in a voice of espeak-ng."""
+    """Yield the speaking time of each text in seconds, for a voice of espeak-ng."""
     if shutil.which("espeak-ng") is None:
         raise FileNotFoundError("espeak-ng is not installed: apt-get install espeak-ng")
     with tempfile.TemporaryDirectory() as folder:
@@ -39,8 +39,8 @@ def main(argv=None) -> None:
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
     add("--output_file", required=True, help="JSON lines")
     add("--text_column", default="source", help="column of the texts")
-    add("--voice", required=True, help="of espeak-ng, such as de or en-us; `espeak-ng --voices` lists them")
-    add("--count", type=int, help="texts, evenly from the whole file; default: all")
+    add("--voice", required=True, help="voice of espeak-ng, such as de or en-us; `espeak-ng --voices` lists them")
+    add("--count", type=int, help="number of texts, spread evenly over the file; default: all")
     args = parser.parse_args(argv)
     texts = list(dict.fromkeys(Rows(args.input_file, plain_text=True).texts(args.text_column)))
     count = min(args.count or len(texts), len(texts))

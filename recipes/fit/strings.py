@@ -1,12 +1,12 @@
-"""Translate interface strings within their maximum lengths; placeholders come back whole.
+"""Translate interface strings within their maximum lengths, and keep placeholders unchanged.
 
     python recipes/fit/strings.py --input_file docs/samples/de.json --output_file en.json \\
         --report_dir strings_report --model models/translate_to_english
 
-Reads .po, XLIFF, .xcstrings, .strings, .stringsdict, strings.xml, JSON, .resx and .properties. Only a string without
-a translation, or with a fuzzy one that is too long, is touched, and each new text is marked. A string stays as it was
-where the models cannot write it within the limit, with every placeholder, and where the output is doubtful. The report
-lists it, with the output as a suggestion.
+The recipe reads .po, XLIFF, .xcstrings, .strings, .stringsdict, strings.xml, JSON, .resx and .properties. It
+translates strings without a translation, or with a fuzzy translation that is too long, and marks each new text. A
+string does not change if the models cannot write it within the limit with every placeholder, or if the output is
+doubtful. The report lists this string, with the output as a suggestion.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from hf_lenctrl.length_units import count_units
 
 
 SURE = -0.2  # a text with at least this score is not doubtful
-ALIKE = 80  # a text whose chrF to the translation by another path is lower is doubtful
-BELOW = 0.25  # a score so far under the median of the file is doubtful
+ALIKE = 80  # a text is doubtful if its chrF to a translation by another path is lower
+BELOW = 0.25  # a text is doubtful if its score is this far below the median of the file
 
 
 def size(text: str, unit: str = "width", is_markup: bool = False) -> int:
     """
-    Return the units of a text, of `"width"` the columns of its widest line; tags do not count.
+    Return the units of a text; for `"width"`, the columns of the widest line. Tags do not count.
 
     Raises:
         `ValueError`: for a unit that the package does not have.
@@ -47,26 +47,26 @@ def size(text: str, unit: str = "width", is_markup: bool = False) -> int:
 
 
 def fits(row: Entry, text: str, limits: dict[str, int]) -> bool:
-    """Return whether a text of an entry keeps its limits; an accelerator's mark does not count."""
+    """Return whether a text keeps the limits of an entry; the mark of an accelerator does not count."""
     text = text.replace(mark_of(text), "", 1) if row.marked else text
     return all(size(text, unit, row.is_markup) <= most for unit, most in limits.items())
 
 
 def lay_out(row: Entry, parts: list[Piece | str], mark: str, limits: dict[str, int], outputs: list[str]) -> str | None:
-    """Restore the string; return `None` if a placeholder is lost or the string is too long."""
+    """Build the string from `outputs`; return `None` if a placeholder is lost or the string is too long."""
     text = restore(parts, outputs, mark, row.source)
     return text if text is not None and fits(row, text, limits) else None
 
 
 def request(row: Entry, limits: dict[str, int], variant: int) -> Request:
-    """Build the request of a string with one set of stand-ins; raise `Unprotectable` if this is impossible."""
+    """Build the request of a string with set number `variant` of stand-ins; raise `Unprotectable` if impossible."""
     parts, mark = protect(row.source, variant, row.marked)
     pieces = [part for part in parts if isinstance(part, Piece)]
     texts = [text for part in pieces for text in part.texts]
     if not texts:
         raise Unprotectable("nothing to translate")
     room = None
-    if limits:  # about how many columns the sentences have, with the stand-ins
+    if limits:  # estimate the columns that the sentences may have, with the stand-ins
         sizes = [(most, max(1, size(row.source, unit, row.is_markup))) for unit, most in limits.items()]
         limit = min(most * size(row.source) // units for most, units in sizes)
         placed = [item for part in pieces for item in part.inside.items()]
@@ -77,7 +77,7 @@ def request(row: Entry, limits: dict[str, int], variant: int) -> Request:
 
 
 def best(choices: list[tuple[Fitted, Request]], least: float) -> tuple[Fitted, Request, str]:
-    """Return the most probable translation of all sets of stand-ins, and the reason if none is good enough."""
+    """Return the most probable translation over all sets of stand-ins, its request, and its fault or an empty text."""
     fits = [choice for choice in choices if choice[0].layout is not None]
     chosen, own = max(fits or choices, key=lambda choice: choice[0].score)
     if not fits:
@@ -90,9 +90,9 @@ def doubt(score: float, agreement: float, middle: float) -> str:
     Return the reason why a text that fits is doubtful, or an empty text.
 
     Args:
-        score (`float`): Its mean log-probability of a token.
-        agreement (`float`): chrF, 0 to 100, of its natural translation and the one by another path.
-        middle (`float`): The median of the scores of the file.
+        score (`float`): Mean log-probability of the text's tokens.
+        agreement (`float`): chrF, 0 to 100, between the natural translation and a translation by another path.
+        middle (`float`): Median of the scores in the file.
 
     >>> doubt(-0.31, 55.0, -0.25), doubt(-0.12, 55.0, -0.25), doubt(-0.45, 100.0, -0.15)
     ('doubtful: another path gives another text', '', 'doubtful: far below the other texts')
@@ -104,13 +104,13 @@ def doubt(score: float, agreement: float, middle: float) -> str:
 
 def limits_of(row: Entry, most: dict[str, int], unit: str, factor: float | None) -> dict[str, int]:
     """
-    Return the maximum of an entry in each unit: that of its key, or else those of the file. An entry with a limit in a
-    unit that the package does not have gets a fault.
+    Return the limits of an entry, unit -> maximum: the limit of its key, or else the limits in the file. Set the
+    entry's fault if it has a limit in an unknown unit.
 
     Args:
-        most (`dict[str, int]`): Limits by key.
-        unit (`str`): Their unit, and that of comments.
-        factor (`float`, *optional*): The limit of an entry without one: times the size of the source.
+        most (`dict[str, int]`): Key -> limit.
+        unit (`str`): The unit of these limits, and of limits in comments.
+        factor (`float`, *optional*): The limit of other entries, as a multiple of the size of the source.
     """
     if row.key in most:
         return {unit: most[row.key]}
@@ -130,8 +130,8 @@ def limits_of(row: Entry, most: dict[str, int], unit: str, factor: float | None)
 
 def to_do(rows: list[tuple[Entry, dict[str, int]]], replace: bool = False) -> list[tuple[Entry, dict[str, int]]]:
     """
-    Return the entries to translate, with their limits: those without a translation, and fuzzy ones that are too long.
-    With `replace` also a finished translation that is too long; else it gets a fault.
+    Return the entries to translate, with their limits: entries without a translation, or with a fuzzy translation that
+    is too long. With `replace` also entries whose finished translation is too long; otherwise these get a fault.
     """
     found = []
     for row, limits in rows:
@@ -144,7 +144,7 @@ def to_do(rows: list[tuple[Entry, dict[str, int]]], replace: bool = False) -> li
 
 
 def translate(todo: list[tuple[Entry, dict[str, int]]], fit, least: float) -> list[dict]:
-    """Translate the entries; return a row of the report for each: its new text, or the reason why it stays."""
+    """Translate the entries; return a report row for each: the new text, or the reason why the old text stays."""
     asked: list[tuple[int, Request]] = []
     rows: list[dict] = []
     for i, (row, limits) in enumerate(todo):
@@ -177,12 +177,12 @@ def translate(todo: list[tuple[Entry, dict[str, int]]], fit, least: float) -> li
 
 def fill(done: list[dict], build: Callable[[], tuple[Catalogue, dict[str, Entry]]]) -> Catalogue:
     """
-    Fill in the outputs that the file can hold, and of a plural all forms or none. The others lose their output, and
+    Fill in the outputs that the file can hold; fill all forms of a plural or none. Other rows lose their output, and
     get a fault.
 
     Args:
         done (`list[dict]`): The rows of the report.
-        build (`Callable`): Reads the file with the translations so far, and its entries by key.
+        build (`Callable`): Returns the file with the translations so far, and its entries by key.
     """
 
     def filled(rows: list[dict]) -> Catalogue:
@@ -199,7 +199,7 @@ def fill(done: list[dict], build: Callable[[], tuple[Catalogue, dict[str, Entry]
     for entry in entries.values():
         plurals.setdefault(entry.plural or f"key {entry.key}", []).append(entry)
     by_key = {row["key"]: row for row in done}
-    filled(written(done))  # this finds the texts that the file cannot hold
+    filled(written(done))  # sets a fault for texts that the file cannot hold
     for forms in plurals.values():
         own = written([by_key[form.key] for form in forms if form.key in by_key])
         kept = {row["key"] for row in own} | {
@@ -208,7 +208,7 @@ def fill(done: list[dict], build: Callable[[], tuple[Catalogue, dict[str, Entry]
         if own and not {form.key for form in forms} <= kept:
             leave(own, "another form of the plural has no translation")
     catalogue = filled(written(done))
-    if catalogue.differences():  # find the texts that would change other parts
+    if catalogue.differences():  # some text would change other parts of the file: find it
         for forms in plurals.values():
             own = written([by_key[form.key] for form in forms if form.key in by_key])
             if own and (names := filled(own).differences()):
@@ -218,20 +218,20 @@ def fill(done: list[dict], build: Callable[[], tuple[Catalogue, dict[str, Entry]
 
 
 def written(rows: list[dict]) -> list[dict]:
-    """Return the rows with an output."""
+    """Return the rows that have an output."""
     return [row for row in rows if row["output"] is not None]
 
 
 def leave(rows: list[dict], fault: str) -> None:
-    """Turn the outputs of rows into suggestions."""
+    """Turn the outputs of rows into suggestions, and set the fault of the rows."""
     for row in rows:
         row |= {"suggestion": row["output"], "output": None, "fault": fault, "shortened": False}
 
 
 def summary(entries: list[tuple[Entry, dict[str, int]]], rows: list[dict], values: int) -> dict:
     """
-    Count the entries: all, without a translation, too long, translated, shortened, left; the limits that the file
-    states; and the `values` that are no texts.
+    Count the entries: all, without a translation, too long, translated, shortened, left; the entries with a limit in
+    the file; and the `values` that are not texts.
     """
     known, done = {row.key: row for row, _ in entries}, written(rows)
     over = sum(not fits(known[row["key"]], row["output"], row["limits"]) for row in done)
@@ -264,14 +264,14 @@ def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, min_score=-0.25)
     add = parser.add_argument
-    add("--source_file", help=".po of another language: its msgstrs are translated, not the msgids")
-    add("--existing_file", help="the translations so far by key, for a format whose files have one language")
-    add("--language", help="of the translations in an .xcstrings; default: en")
-    add("--limits_file", help="CSV with the columns key and max, or a JSON object; before the limits of input_file")
-    add("--limit_unit", default="width", help="of limits_file, comments and max_factor; default: columns of a line")
-    add("--max_factor", type=float, help="limit of a string that has none: times its source's size")
-    add("--replace_too_long", action="store_true", help="also replace finished translations")
-    add("--json_keys", nargs="+", help="keys of JSON whose values are texts, where its format is unknown")
+    add("--source_file", help=".po file of another language: translate its msgstrs, not the msgids of input_file")
+    add("--existing_file", help="file with the translations so far, for formats whose files have one language")
+    add("--language", help="language of the translations in an .xcstrings file; default: en")
+    add("--limits_file", help="CSV with the columns key and max, or a JSON object; overrides limits in input_file")
+    add("--limit_unit", default="width", help="unit of limits_file, comments and max_factor; width: columns of a line")
+    add("--max_factor", type=float, help="limit of strings without one, as a multiple of the source's size")
+    add("--replace_too_long", action="store_true", help="also replace finished translations that are too long")
+    add("--json_keys", nargs="+", help="keys of JSON whose values are texts, for an unknown format")
     args = parser.parse_args(argv)
     check_files(args, "input_file", "source_file", "existing_file", "limits_file")
     size("", args.limit_unit)  # this raises an error for an unknown unit
@@ -286,7 +286,7 @@ def main(argv=None) -> None:
 
 
 def open_files(args: argparse.Namespace) -> tuple[list[Entry], dict[str, int], Callable[[], Any]]:
-    """Open the files; return the entries with the translations so far, the limits by key, and `build` of `fill`."""
+    """Open the files; return entries with translations so far, limits by key, and the function `build` for `fill`."""
     most = read_limits(args.limits_file)
     options = {"json_keys": args.json_keys, "language": args.language}
     other = None if args.existing_file is None else read(args.existing_file, **options)
@@ -314,7 +314,7 @@ def open_files(args: argparse.Namespace) -> tuple[list[Entry], dict[str, int], C
 
 
 def check_output(args: argparse.Namespace, entries: list[Entry], options: dict[str, Any]) -> None:
-    """Raise `ValueError` if output_file exists and has finished translations that would be lost."""
+    """Raise `ValueError` if output_file exists, and writing it would lose finished translations."""
     path = Path(args.output_file)
     if not path.exists() or (args.existing_file and path.resolve() == Path(args.existing_file).resolve()):
         return

@@ -1,10 +1,10 @@
-"""Translate subtitles into the time and the room that each cue has.
+"""Translate subtitles within the time and the space of each cue.
 
     python recipes/fit/subtitles.py --input_file docs/samples/film.de.srt --output_file film.en.srt \\
         --report_dir film_report --model models/translate_to_english
 
-Times, number and order of the cues stay. A text that cannot fit is written completely, and the report lists it. A
-sentence over several cues is translated as one and divided again.
+The times, the number and the order of the cues do not change. A text that cannot fit is written whole, and the report
+lists it. A sentence over several cues is translated as one, and divided again.
 """
 
 import argparse
@@ -39,14 +39,14 @@ GUIDES: dict[str, tuple[float, float, int]] = {
 NETFLIX = {language: guide for languages, guide in GUIDES.items() for language in languages.split()}
 TED = 21.0, 42  # TED Translators Cheat-sheet, for all languages
 LINES = 2  # lines of a cue in all of these guides
-CONTINUED = re.compile(r"[^.!?…。！？؟।۔:\"“”«»)\]♪]$")  # it matches a cue that does not end its sentence
+CONTINUED = re.compile(r"[^.!?…。！？؟।۔:\"“”«»)\]♪]$")  # matches a cue that does not end its sentence
 # Arrows, addresses and signs that have no other form in another language.
 SIGN = re.compile(r"[-=]+>|<[-=]+|\w+://\S*\w|www\.\S*\w|\S+@\S*\w|[@#]\w+|[*=+_|~^#@{}\[\]]")
 
 
 @dataclass
 class Limits:
-    """Characters a second, columns of a line, lines of a cue."""
+    """The limits of a cue: characters a second, columns of a line, number of lines."""
 
     speed: float
     columns: int
@@ -65,7 +65,7 @@ class Limits:
 
 @dataclass
 class Passage:
-    """Cues that share a sentence, or one cue; its sentences, and how many of them each turn has."""
+    """Cues that share a sentence, or a single cue: `texts` are the sentences, `turns` their number in each turn."""
 
     cues: list[Cue]
     texts: list[str] = field(default_factory=list)
@@ -81,12 +81,12 @@ class Passage:
 
 
 def fill(lines: Sequence[str]) -> int:
-    """Return the columns of a cue; a line break counts as a space."""
+    """Return the columns of the lines of a cue; a line break counts as a space."""
     return columns(" ".join(lines))
 
 
 def passages(cues: Sequence[Cue], most_gap: float, most_cues: int) -> list[Passage]:
-    """Join neighbouring cues into a passage if the first does not end its sentence, at most `most_gap` ms apart."""
+    """Join neighbouring cues into passages: cues that share a sentence and are at most `most_gap` ms apart."""
     groups: list[list[Cue]] = []
     for cue in cues:
         last = groups[-1][-1] if groups else None
@@ -98,7 +98,7 @@ def passages(cues: Sequence[Cue], most_gap: float, most_cues: int) -> list[Passa
 
 
 def continues(last: Cue, cue: Cue, most_gap: float) -> bool:
-    """Return whether a cue continues the sentence of the one before it: not in a song, a sound or another voice."""
+    """Return whether a cue continues the sentence of the `last` one; false in songs, sounds and other voices."""
     plain = all(not own.fault and not own.edge and len(own.turns) == 1 for own in (last, cue))
     if not plain or not 0 <= cue.start - last.end <= most_gap:
         return False
@@ -109,14 +109,14 @@ def continues(last: Cue, cue: Cue, most_gap: float) -> bool:
 
 def lay_out(passage: Passage, limits: Limits, outputs: list[str], loose: bool = False) -> list[list[str]] | None:
     """
-    Lay out the lines of each cue of a passage.
+    Lay out the translated sentences of a passage in the lines of its cues.
 
     Args:
-        outputs (`list[str]`): One for each sentence.
-        loose (`bool`): Keep the whole text, over the limits.
+        outputs (`list[str]`): The translation of each sentence.
+        loose (`bool`): Write the whole text, even over the limits.
 
     Returns:
-        The lines, or `None` if the text does not fit.
+        The lines of each cue, or `None` if the text does not fit.
     """
     text = " ".join(outputs)
     if len(passage.cues) > 1:
@@ -134,7 +134,7 @@ def lay_out(passage: Passage, limits: Limits, outputs: list[str], loose: bool = 
 
 
 def divide(cues: Sequence[Cue], limits: Limits, text: str, loose: bool) -> list[list[str]] | None:
-    """Divide a text over several cues: near each cue's share of the source, at a good place."""
+    """Divide a text over several cues, with similar shares as in the source, and at good places to break."""
     words, spoken = text.split(), [len(cue.turns[0].text) for cue in cues]
     best: tuple[float, list[list[str]]] | None = None
     for breaks in combinations(range(1, len(words)), len(cues) - 1):
@@ -164,9 +164,9 @@ def request(passage: Passage, limits: Limits) -> Request:
 
 def rows_of(cues: Sequence[Cue], done: list[tuple[Passage, Fitted]], limits: Limits) -> list[dict]:
     """
-    Return a row of the report for each cue: source, natural and fitted text, and the limits that they break.
+    Return a row of the report for each cue: source, natural text, output, and the limits that each text breaks.
 
-    `lines` are the written lines, `None` if the cue does not change.
+    `lines` are the written lines; `None` if the cue does not change.
     """
     rows: list[dict] = []
     for number, cue in enumerate(cues, 1):
@@ -194,9 +194,9 @@ def rows_of(cues: Sequence[Cue], done: list[tuple[Passage, Fitted]], limits: Lim
 
 def result(content: str, cues: Sequence[Cue], rows: list[dict], encoding: str) -> str:
     """
-    Return the file with the texts of the rows.
+    Return the content of the file with the texts of the rows.
 
-    A text that the file cannot hold is left out, with those of its sentence; its rows get the fault.
+    If the file cannot hold a text, all cues of its sentence keep their old texts, and their rows get a fault.
     """
     while True:
         pairs = list(zip(cues, rows, strict=True))
@@ -218,7 +218,7 @@ def result(content: str, cues: Sequence[Cue], rows: list[dict], encoding: str) -
 
 
 def summary(rows: list[dict], not_cues: Sequence[int] = ()) -> dict:
-    """Count cues over the limits, for source, natural translation and output; `not_cues`: lines with `-->`."""
+    """Count the cues over a limit: sources, natural translations and outputs; `not_cues` are lines of `left_out`."""
     over = {name: sum(bool(row["over"][name]) for row in rows) for name in ("source", "natural", "output")}
     flagged = [row["cue"] for row in rows if row["fault"]]
     counts = {"cues": len(rows), "over": over, "shortened": sum(row["shortened"] for row in rows)}
@@ -261,7 +261,7 @@ def markdown(rows: list[dict], figures: dict, limits: Limits) -> list[str]:
 
 
 def plot(rows: list[dict], limits: Limits, path: Path) -> None:
-    """Plot the characters a second of each cue, of the natural translation and of the output."""
+    """Plot the characters a second of each cue, for the natural translation and for the output."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -290,13 +290,13 @@ def options(argv=None) -> argparse.Namespace:
     add_options(parser, min_score=-0.7)
     add = parser.add_argument
     add("--preset", choices=["netflix", "netflix_children", "ted"], default="netflix", help="limits of a style guide")
-    add("--language", default="en", help="of the output, such as en or pt-BR; Netflix has a guide for each")
+    add("--language", default="en", help="language of the output, such as en or pt-BR; it selects the Netflix guide")
     add("--speed", type=float, help="characters a second; default: the preset's")
     add("--columns", type=int, help="columns of a line; default: the preset's")
     add("--lines", type=int, help="lines of a cue; default: the preset's")
-    add("--join_gap", type=float, default=1.0, help="seconds between cues that may share a sentence; -1: join none")
-    add("--join_cues", type=int, default=3, help="most cues that may share a sentence")
-    add("--encoding", default="utf-8", help="of both files")
+    add("--join_gap", type=float, default=1.0, help="most seconds between cues that share a sentence; -1: join none")
+    add("--join_cues", type=int, default=3, help="most cues that share a sentence")
+    add("--encoding", default="utf-8", help="encoding of both files")
     args = parser.parse_args(argv)
     try:
         defaults = preset(args.preset, args.language)
@@ -313,7 +313,7 @@ def options(argv=None) -> argparse.Namespace:
 
 def preset(name: str, language: str) -> tuple[float, int, int]:
     """
-    Return the characters a second, the columns of a line, and the lines of a cue of a style guide.
+    Return the limits in a style guide: characters a second, columns of a line, lines of a cue.
 
     Raises:
         `ValueError`: for a language without a guide.
@@ -342,7 +342,7 @@ def main(argv=None) -> None:
     content, cues = read(args.input_file, args.encoding)
     if output.suffix.lower() != kind or output.is_dir():
         raise ValueError(f"output_file must be a {kind} file as input_file is, got {args.output_file!r}")
-    output.parent.mkdir(parents=True, exist_ok=True)  # The folder is made first, so that no translation is lost.
+    output.parent.mkdir(parents=True, exist_ok=True)  # now, because an error after the translation would lose it
     spoken = passages(cues, 1000 * args.join_gap, args.join_cues)
     if args.shorten:  # a cue that fits does not change
         spoken = [p for p in spoken if any(limits.faults(cue, cue.shown()) for cue in p.cues)]

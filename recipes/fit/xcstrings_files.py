@@ -1,4 +1,4 @@
-"""String catalogs of Xcode, .xcstrings: JSON with the strings of all languages."""
+"""Read and fill string catalogs of Xcode, .xcstrings: JSON with the strings of all languages."""
 
 import json
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ REVIEW = "needs_review"
 
 class Xcstrings(Catalogue):
     """
-    The texts of one language; the sources are those of `sourceLanguage`, or else the keys. A text that the catalog
-    lacks is added as Xcode writes it. A new text has the state `needs_review`.
+    A string catalog, and its texts in one language. The sources are the texts in `sourceLanguage`, or else the keys. A
+    missing text is added as Xcode would add it. A new text has the state `needs_review`.
 
     Args:
         language (`str`, *optional*, defaults to `"en"`): The language of the translations.
@@ -36,10 +36,10 @@ class Xcstrings(Catalogue):
                 else:
                     yield from self._strings(data["sourceLanguage"], key, item)
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"no string catalog of Xcode: {error}") from error
+            raise ValueError(f"not a string catalog of Xcode: {error}") from error
 
     def _strings(self, original: str, key: str, item: dict) -> Iterator[tuple[Entry, Slot]]:
-        """Find the forms of a string."""
+        """Find all forms of a string, each with its slot."""
         texts, path = item.get("localizations", {}), ("strings", key, "localizations", self.language)
         source, own = texts.get(original, {"stringUnit": {"value": key}}), dict(_units(texts.get(self.language, {})))
         missing = None if self.language in texts else self._added(path, texts if "localizations" in item else item)
@@ -70,8 +70,8 @@ class Xcstrings(Catalogue):
 
     def _added(self, path: tuple[str, ...], members: dict):
         """
-        Return how a string gets a language: the place of it, what is around it, and a function that adds the text of a
-        form and returns all so far.
+        Prepare to add a language to a string: return the place, the text around, and a function that adds the text of
+        a form and returns the JSON of all forms so far.
         """
         forms: dict[str, Any] = {}
         value = forms
@@ -101,7 +101,7 @@ class Xcstrings(Catalogue):
 
 def _units(localization: dict, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], dict]]:
     """
-    Return each text of a localization by its path in the variations.
+    Yield each text of a localization, with its path in the variations.
 
     >>> list(_units({"variations": {"plural": {"one": {"stringUnit": {"value": "Ein Zug"}}}}}))
     [(('variations', 'plural', 'one'), {'value': 'Ein Zug'})]

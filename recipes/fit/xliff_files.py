@@ -1,4 +1,4 @@
-"""XLIFF 1.2 and 2, with the sizes that a file states."""
+"""Read and fill XLIFF 1.2 and 2 files, within the size limits that a file states."""
 
 import html
 import re
@@ -9,7 +9,7 @@ from xml_files import Element, Xml, markup_of, parse, text_of, with_attributes
 
 
 SLR = "urn:oasis:names:tc:xliff:sizerestriction:2.0"
-UNITS = {  # names of the package; a unit that is not here keeps its own name
+UNITS = {  # size units of XLIFF -> units of the package; other units keep their names
     "char": "character", "glyph": "grapheme", "byte": "byte", "col": "width",
     "xliff:codepoints": "character", "xliff:utf8": "byte", "xliff:utf16": "utf16", "xliff:utf32": "character",
 }  # fmt: skip
@@ -17,14 +17,14 @@ PROFILES = {"size": ("generalProfile", "xliff:codepoints"), "storage": ("storage
 UNTRANSLATED = {"new", "initial", "needs-translation"}  # states of a target that may be a copy of its source
 OWN_RULES = re.compile(r"""mtype\s*=\s*["']protected|translate\s*=\s*["']no|(?:size|storage)Restriction\s*=""")
 REVIEW = {"state": "needs-review-translation"}
-READ_AGAIN = "hf_lenctrl:fuzzy"  # a sub-state of version 2, which tells a new text from a copy of the source
+READ_AGAIN = "hf_lenctrl:fuzzy"  # a sub-state of version 2, which marks a new text that is not a copy of the source
 
 
 class Xliff(Xml):
     """
-    The targets of each `trans-unit`, or of each `segment` of a `unit`. Their limits are `maxwidth`, `maxbytes`, also
-    those of a group for each `trans-unit` in it, and those of the size restriction module. A new text gets the state
-    `needs-review-translation`, in version 2 `initial`.
+    An XLIFF file. Its strings are the targets of each `trans-unit`, or of each `segment` of a `unit`. Limits are
+    `maxwidth` and `maxbytes` of a `trans-unit` or its groups, and those of the size restriction module. A new text
+    gets the state `needs-review-translation`, or `initial` in version 2.
     """
 
     field = "target"
@@ -36,7 +36,7 @@ class Xliff(Xml):
         yield from self._units(root, {})
 
     def _units(self, parent: Element, above: dict[str, str]) -> Iterator[tuple[Entry, Slot]]:
-        """Find the strings below an element; `above` has the attributes of what they are in."""
+        """Find the strings below an element; `above` holds the attributes of the elements around it."""
         for node in parent.children:
             own = above | ({"size-unit": "pixel"} if "maxwidth" in node.attributes else {}) | node.attributes
             if node.name in ("file", "body", "group"):
@@ -61,7 +61,7 @@ class Xliff(Xml):
                     yield row, slot
 
     def _string(self, unit: Element, holder: Element) -> tuple[Entry, Slot]:
-        """Return the string of an element with a source, and its slot."""
+        """Return the entry and the slot of `holder`, an element of `unit` with a `source`."""
         source, target, version_2 = holder.child("source"), holder.child("target"), unit.name == "unit"
         assert source is not None
         own = (holder if version_2 or target is None else target).attributes
@@ -97,12 +97,12 @@ class Xliff(Xml):
         return row, slot
 
     def _tagged(self, node: Element, attributes: dict[str, str]) -> dict[tuple[int, int], str]:
-        """Return the start tag of an element with these attributes, by its place."""
+        """Return the start tag of an element with these attributes, as place -> tag."""
         return {(node.start, node.first): with_attributes(self.text[node.start : node.first], attributes)}
 
 
 def _set_limits(row: Entry, own: dict[str, str], version_2: bool, shared: bool) -> None:
-    """Set the limits of a string, or its fault where this recipe cannot keep them."""
+    """Set the limits of an entry, or its fault if this recipe cannot keep a limit."""
     stated = [(own.get("maxwidth"), own.get("size-unit", "")), (own.get("maxbytes"), "byte")]
     if version_2:
         stated = [(own.get(f"{SLR} {name}Restriction"), own.get(*profile)) for name, profile in PROFILES.items()]
@@ -111,7 +111,7 @@ def _set_limits(row: Entry, own: dict[str, str], version_2: bool, shared: bool) 
         if most == "*":
             continue
         if not (most.isdecimal() and least in ("", "0")):
-            row.fault = row.fault or f"a limit that is no maximum: {value!r}"
+            row.fault = row.fault or f"a limit that is not a maximum: {value!r}"
         elif version_2 and shared:
             row.fault = row.fault or "a limit that several strings share"
         elif version_2 and {own.get("general", "none"), own.get("storage", "none")} != {"none"}:

@@ -1,4 +1,4 @@
-"""Files of XML: where each element is in the text, read by expat; and .resx of .NET, .stringsdict of Apple."""
+"""Read and fill files of XML: the place of each element, by expat; .NET's .resx and Apple's .stringsdict."""
 
 import html
 import re
@@ -12,7 +12,7 @@ from entries import FUZZY, Catalogue, Entry, Slot
 
 COMMENT = "#comment"
 FORMS = {"zero", "one", "two", "few", "many", "other"}
-VARIABLE = re.compile(r"%(?:\d+\$)?#@\w+@")  # of a plural in a .stringsdict
+VARIABLE = re.compile(r"%(?:\d+\$)?#@\w+@")  # the variable of a plural in a .stringsdict
 ATTRIBUTE = re.compile(r"""([^\s=<>/"']+)(\s*=\s*)("[^"]*"|'[^']*')""")
 TAG = re.compile(r"""<([^\s/>]+)(?:[^"'>]|"[^"]*"|'[^']*')*>""")
 CHARACTER = re.compile(r"&(?:#(\d+)|#x([0-9a-fA-F]+)|quot|apos);")
@@ -25,10 +25,10 @@ class Element:
     An element or a comment.
 
     Attributes:
-        name (`str`): Without its namespace.
-        attributes (`dict[str, str]`): A name with a namespace has this before it, with a space.
-        start, first, last, end (`int`): Where it begins, where its content begins and ends, and where it ends.
-        children (`list[Element]`): What it has, in order.
+        name (`str`): The name without its namespace.
+        attributes (`dict[str, str]`): Attributes; a key is the name, or the namespace, a space and the name.
+        start, first, last, end (`int`): Positions of the element's start, its content's start and end, and its end.
+        children (`list[Element]`): Elements and comments inside, in order.
     """
 
     name: str
@@ -77,7 +77,7 @@ def parse(text: str) -> Element:
             node.last = node.end = node.first
 
     def comment(data: str) -> None:
-        if len(above) > 1:  # those of a document type are no part of the content
+        if len(above) > 1:  # comments outside the root are not part of the content
             end = text.index("-->", here()) + 3
             above[-1].children.append(Element(COMMENT, {}, here(), here() + 4, end - 3, end))
 
@@ -86,7 +86,7 @@ def parse(text: str) -> Element:
     try:
         parser.Parse(text.encode(), True)
     except (expat.ExpatError, UnicodeEncodeError) as error:
-        raise ValueError(f"no valid XML: {error}") from error
+        raise ValueError(f"not valid XML: {error}") from error
     return document.children[0]
 
 
@@ -103,12 +103,12 @@ def with_attributes(tag: str, attributes: dict[str, str]) -> str:
 
 
 def text_of(markup: str) -> str:
-    """Return the text of markup, in which entities such as `&lt;` and tags stay."""
+    """Return markup as text: replace `&amp;` by `&`; other entities, such as `&lt;`, and tags stay."""
     return re.sub(r"&amp;(?!#?\w+;)", "&", markup)
 
 
 def markup_of(text: str) -> str:
-    """Return the markup of such a text."""
+    """Return the markup of a text of `text_of`."""
     return re.sub(r"&(?!#?\w+;)", "&amp;", text)
 
 
@@ -126,7 +126,7 @@ class Xml(Catalogue):
         return "" if node is None else self.text[node.first : node.last]
 
     def markup(self, node: Element | None) -> tuple[str, str]:
-        """Return the content of an element, with the characters that its references stand for, and its fault."""
+        """Return the content of an element, with character references decoded, and its fault."""
         markup = self.inner(node)
         if OWN_ENTITY.search(markup):
             return markup, "CDATA or an own XML entity"
@@ -141,7 +141,7 @@ class Xml(Catalogue):
         try:
             expat.ParserCreate().Parse(f"<x>{self.slots[row.key].written(text)}</x>".encode(), True)
         except expat.ExpatError as error:
-            raise ValueError(f"the output is no valid XML: {error}") from error
+            raise ValueError(f"the output is not valid XML: {error}") from error
         super().set(row, text)
 
     def slot(self, node: Element, written: Callable[[str], str], marks: dict[tuple[int, int], str]) -> Slot:
@@ -156,13 +156,13 @@ class Xml(Catalogue):
         return TAG.match(self.text, node.start)[1]  # type: ignore[index]  # a tag begins here
 
     def space_before(self, parent: Element, place: int) -> str:
-        """Return the white space before a child of an element, the one with this index."""
+        """Return the white space before child number `place` of an element."""
         last = parent.children[place - 1].end if place else parent.first
         space = self.text[last : parent.children[place].start]
         return space if space.isspace() else ""
 
     def mark(self, parent: Element, place: int) -> tuple[str, bool, dict[tuple[int, int], str]]:
-        """Return the comment before a child of an element, whether it is marked as fuzzy, and what marks it."""
+        """Return the comment before child number `place`, whether the child is fuzzy, and the edits that mark it."""
         first = place
         while first and place - first < 2 and parent.children[first - 1].name == COMMENT:
             first -= 1
@@ -176,7 +176,7 @@ class Xml(Catalogue):
 
 
 class Resx(Xml):
-    """A .resx or .resw: the values of `data` without a type. The limit of a string is in its `comment`."""
+    """A .resx or .resw file. Its strings are the values of `data` without a type; `comment` may state a limit."""
 
     def find(self) -> Iterator[tuple[Entry, Slot]]:
         root = parse(self.text)
@@ -196,8 +196,8 @@ class Resx(Xml):
 
 class Stringsdict(Xml):
     """
-    A .stringsdict of Apple, a property list: the plural forms of each string. Its format stays, if it is a variable
-    alone. The limit of a string is in the comment before its key. All forms of a string are one plural.
+    A .stringsdict file of Apple, a property list. Its strings are the plural forms of each key, which are one plural,
+    and the format of a key, unless it is only a variable. The comment before a key may state the limit.
     """
 
     def find(self) -> Iterator[tuple[Entry, Slot]]:
@@ -222,7 +222,7 @@ class Stringsdict(Xml):
                 yield row, self.slot(node, partial(html.escape, quote=False), marks)
 
     def _pairs(self, node: Element) -> Iterator[tuple[int, str, Element]]:
-        """Return the index of each key of a dict among its children, the key and its value."""
+        """Yield for each key of a dict: its index among the children, the key, the value."""
         places = [i for i, child in enumerate(node.children) if child.name != COMMENT] if node.name == "dict" else []
         for at, then in zip(places[::2], places[1::2], strict=False):
             yield at, html.unescape(self.inner(node.children[at])), node.children[then]

@@ -1,4 +1,4 @@
-"""Make rows of the corpora of the papers, from the files that a holder of their licence has.
+"""Convert the papers' corpora to rows, from the original files, for which a user needs a licence.
 
     python recipes/headline/corpora.py lines train.article.txt train.title.txt --output_file train.jsonl
     python recipes/headline/corpora.py lines input.txt task1_ref*.txt --output_file duc.jsonl
@@ -8,14 +8,14 @@
     python recipes/headline/corpora.py jamul JAMUL.csv --length 26 --output_file test_26.jsonl
     python recipes/headline/corpora.py stories cnn/stories dailymail/stories --output_file train.jsonl
 
-- `lines`: a text a line, and its headlines in other files, as the scripts of Rush et al. 2015 (NAMAS) write Gigaword
-  and DUC-2004.
-- `pairs`: a text, a tab and its headline a line, as Takase & Okazaki publish their test sets.
-- `duc`: the folders of DUC-2004 task 1, of documents and of the four references of each.
-- `jnc`, `jamul`: the files of the Asahi Shimbun, filtered as its scripts (asahi-research/Gingo) filter them.
-- `stories`: a file for each article of CNN/Daily Mail, whose summary stands behind `@highlight`.
+- `lines`: a file with a text in each line, and files with the headlines, as the scripts of Rush et al. 2015 (NAMAS)
+  write Gigaword and DUC-2004.
+- `pairs`: a text, a tab and a headline in each line, as in the published test sets of Takase & Okazaki.
+- `duc`: the folders of DUC-2004 task 1: the documents, and the four references of each document.
+- `jnc`, `jamul`: the files of the Asahi Shimbun, filtered like in the scripts of asahi-research/Gingo.
+- `stories`: a file for each article of CNN/Daily Mail; the summary follows `@highlight`.
 
-A row has `source` and `target`, and with several headlines `references` too. NEWSROOM and other JSON need no script:
+A row has `source` and `target`, and `references` if it has several headlines. NEWSROOM and other JSON need no script:
 `lenctrl train ... --train_file train.jsonl.gz --source_column text --target_column summary`.
 """
 
@@ -30,13 +30,13 @@ from typing import Any
 
 
 Row = dict[str, Any]
-# the column, and the characters of the shortest headline, by length
+# length -> column of its headline; length -> characters of the shortest headline that is kept
 JAMUL_COLUMN, JAMUL_LEAST = {26: 2, 13: 3, 10: 4}, {26: 24, 13: 11, 10: 8}
 SHORT_SENTENCE = 130  # characters; if DUC's first sentence is shorter, the second one is added
 
 
 def row_of(source: str, headlines: Sequence[str]) -> Row:
-    """Build a row with one headline as `target`, and all of several headlines as `references`."""
+    """Build a row: `target` is the first headline; `references` are all headlines, if there are several."""
     row: Row = {"source": source, "target": headlines[0]}
     return row | ({"references": list(headlines)} if len(headlines) > 1 else {})
 
@@ -47,7 +47,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def read_lines(args: argparse.Namespace) -> Iterator[Row]:
-    """Yield the rows of files with equally many lines: texts, then headlines."""
+    """Yield the rows of a file of texts and of files of headlines; all files have the same number of lines."""
     columns = [lines_of(path) for path in args.files]
     counts = {str(path): len(column) for path, column in zip(args.files, columns, strict=True)}
     if len(columns) < 2 or len(set(counts.values())) > 1:
@@ -58,7 +58,7 @@ def read_lines(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def read_pairs(args: argparse.Namespace) -> Iterator[Row]:
-    """Yield the rows of files with a tab in each line."""
+    """Yield the rows of files with a text, a tab and a headline in each line."""
     for path in args.files:
         for i, line in enumerate(lines_of(path), start=1):
             source, tab, target = line.partition("\t")
@@ -68,7 +68,7 @@ def read_pairs(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def document_text(path: Path) -> str:
-    """Return the content of `<TEXT>` in a document of DUC, without entities such as `&amp;`."""
+    """Return the content of `<TEXT>` in a DUC document, without entities such as `&amp;`."""
     found = re.search(r"<TEXT>(.*?)(?:</TEXT>|\Z)", path.read_text(encoding="latin-1"), flags=re.S)
     words = re.sub(r"</?P>", " ", found[1] if found else "").split()
     return " ".join(word for word in words if not word.startswith("&"))
@@ -91,10 +91,10 @@ def first_sentence(sentences: Sequence[str]) -> str:
 
 def read_duc(args: argparse.Namespace) -> Iterator[Row]:
     """
-    Yield the rows of DUC-2004: `docs/d30001t/APW19981016.0240` and its references `D30001.P.10.T.A.APW19981016.0240`,
-    ...
+    Yield the rows of DUC-2004: a document is `docs/d30001t/APW19981016.0240`, its first reference is
+    `D30001.P.10.T.A.APW19981016.0240`.
 
-    NLTK's Punkt splits the sentences. It learns the abbreviations from these documents; Rush et al. use a model that
+    NLTK's Punkt splits the sentences. It learns abbreviations from these documents; Rush et al. use a Punkt model that
     NLTK downloads.
     """
     from nltk.tokenize.punkt import PunktSentenceTokenizer
@@ -115,8 +115,8 @@ def read_jnc(args: argparse.Namespace) -> Iterator[Row]:
     """
     Yield the rows of `JNC-corpus.json`, a line for each article: the lead sentences `kiji` and the headline `midashi`.
 
-    Articles with a repeated text or headline, or with "=", are dropped. The others are in the order of `kijiid`; 98 %
-    of them are for training, and half of the rest each for validation and test.
+    Articles with a repeated text or headline, or with "=", are dropped. The others are sorted by `kijiid`: the first
+    98 % are for training, one half of the rest is for validation, the other half for test.
     """
     (path,) = args.files
     articles = sorted((json.loads(line) for line in lines_of(path)), key=lambda article: article["kijiid"])
@@ -130,17 +130,17 @@ def read_jnc(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def lead(article: str, count: int = 3) -> str:
-    """Return the first sentences of a Japanese article; a full stop inside brackets does not end a sentence."""
+    """Return the first `count` sentences of a Japanese article; a full stop in brackets does not end a sentence."""
     return "".join(re.findall(r"(?:「[^」]*」|（[^）]*）|[^。])*。|(?:「[^」]*」|（[^）]*）|[^。])+", article)[:count])
 
 
 def read_jamul(args: argparse.Namespace) -> Iterator[Row]:
     """
-    Yield the rows of `JAMUL.csv`: article, headline of the paper, and headlines of 26, 13 and 10 characters, below a
-    header.
+    Yield the rows of `JAMUL.csv`, which has a header and the columns article, printed headline, and headlines of 26,
+    13 and 10 characters.
 
-    The source is the lead, three sentences. Articles with a headline that is much shorter than its length, with "=",
-    or with a headline that shares no word of two characters with the lead, are dropped.
+    The source is the lead, the first three sentences. Articles are dropped if they have "=", if a headline is much
+    shorter than its limit, or if a headline shares no word of two characters with the lead.
     """
     from sacrebleu.tokenizers.tokenizer_ja_mecab import TokenizerJaMecab
 
@@ -161,7 +161,7 @@ def read_jamul(args: argparse.Namespace) -> Iterator[Row]:
 
 def read_stories(args: argparse.Namespace) -> Iterator[Row]:
     """
-    Yield the rows of folders of `.story` files; the highlights are the sentences of the summary, as in other work.
+    Yield the rows of folders with `.story` files; the target joins the highlights, as in other work.
     """
     for path in sorted(path for folder in args.files for path in folder.glob("*.story")):
         article, *highlights = path.read_text(encoding="utf-8").split("@highlight")
@@ -180,20 +180,20 @@ READERS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
 
 
 def as_namas(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows in lower case, with `#` for digits, like Rush et al. 2015; references do not change."""
+    """Yield rows in lower case, with `#` for each digit, as in Rush et al. 2015; references do not change."""
     for row in rows:
         yield row | {name: re.sub(r"\d", "#", row[name].lower()) for name in ("source", "target")}
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Write the rows of a corpus."""
+    """Write the rows of a corpus to a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=READERS, help="form of the files, see above")
+    parser.add_argument("kind", choices=READERS, help="kind of the files, see above")
     parser.add_argument("files", type=Path, nargs="+", help="files or folders, in the order of the examples")
-    parser.add_argument("--output_file", type=Path, required=True, help="jsonl")
-    parser.add_argument("--namas", action="store_true", help="lower case, and # for each digit, as for Gigaword")
-    parser.add_argument("--split", choices=["train", "validation", "test"], help="part of jnc; all by default")
-    parser.add_argument("--length", type=int, choices=JAMUL_COLUMN, default=26, help="headline of jamul")
+    parser.add_argument("--output_file", type=Path, required=True, help="file of JSON lines")
+    parser.add_argument("--namas", action="store_true", help="lower case, and # for each digit, as in Gigaword")
+    parser.add_argument("--split", choices=["train", "validation", "test"], help="split of jnc; default: all rows")
+    parser.add_argument("--length", type=int, choices=JAMUL_COLUMN, default=26, help="length of jamul's headlines")
     args = parser.parse_args(argv)
     rows, count, empty = READERS[args.kind](args), 0, 0
     unfinished = args.output_file.with_name(f"{args.output_file.name}.part")

@@ -1,4 +1,4 @@
-"""Make a corpus of headlines from apt's package lists: long description -> one-line synopsis.
+"""Make a corpus of headlines from apt's package lists: source: long description; target: one-line synopsis.
 
     sudo apt-get -o Acquire::Languages=en update
     python recipes/headline/debian.py --output_file debian_headlines.jsonl.gz
@@ -24,7 +24,7 @@ LIST_ITEM = re.compile(r"([-*+•·o]|\(?\w{1,2}[.)]) ")
 
 
 def records_of(text: str) -> Iterator[dict[str, str]]:
-    """Yield the records of a control file: field -> value, with the lines that continue it."""
+    """Yield the records of a control file as dictionaries, field -> value; a value may have several lines."""
     for record in text.split("\n\n"):
         fields: dict[str, str] = {}
         name = ""
@@ -39,7 +39,7 @@ def records_of(text: str) -> Iterator[dict[str, str]]:
 
 
 def paragraphs_of(description: str) -> Iterator[str]:
-    """Yield the paragraphs of a long description, without lists and preformatted lines and their introductions."""
+    """Yield the paragraphs of a long description, without lists, preformatted lines, and the lines before them."""
     for paragraph in re.split(r"\n \.(?=\n|$)", description):
         lines = paragraph.strip("\n").split("\n")
         text = " ".join(paragraph.split())
@@ -51,7 +51,7 @@ def paragraphs_of(description: str) -> Iterator[str]:
 
 def mine(texts: Iterable[str]) -> list[Row]:
     """
-    Return the pairs in the `Translation-en` files `texts`, sorted by package, each source and each target once.
+    Return the rows of `Translation-en` files, sorted by package; no source and no target occurs twice.
 
     Raises:
         `ValueError`: if the files hold no pair.
@@ -83,12 +83,12 @@ def mine(texts: Iterable[str]) -> list[Row]:
 
 def package_lists() -> list[str]:
     """
-    Read the `Translation-en` files that apt has fetched, by apt itself, in any compression.
+    Read the `Translation-en` files that apt has fetched; apt itself reads them, in any compression.
 
     Raises:
         `RuntimeError`: on a machine without apt.
     """
-    # in many containers apt is configured to fetch and list no language
+    # in many containers the configuration of apt lists no language
     where = ["apt-get", "-o", "Acquire::Languages=en", "indextargets", "--format", "$(FILENAME)"]
     try:
         files = subprocess.run([*where, "Created-By: Translations"], check=True, capture_output=True, text=True).stdout

@@ -1,11 +1,11 @@
-"""Judge a model that is held to the length of each prompt, by LIFEBench or IFEval's instructions of length.
+"""Judge a model under the constraint of each prompt's length, by LIFEBench or IFEval's length instructions.
 
     python recipes/judges/judge.py --model path/or/name --task lifebench --file docs/samples/lifebench.jsonl \\
         --lengths 16 32 64
 
-The model generates under our constraint, in words. Those of IFEval are counted exactly, those of LIFEBench
-as `zh_word`: one in 90 English sentences has another number of these, as `2,000` is two words of LIFEBench.
-lm-evaluation-harness runs the same tasks with any other model (docs/evaluate.md). It needs `pip install lm_eval`.
+The model generates under our constraint, in words. The words of IFEval are counted exactly. The words of LIFEBench are
+counted as `zh_word`, which differs in one of 90 English sentences: `2,000` is two words of LIFEBench. The script needs
+`pip install lm_eval`; lm-evaluation-harness runs the same tasks with any other model (docs/evaluate.md).
 """
 
 import argparse
@@ -32,7 +32,7 @@ WORDS = hf_lenctrl.Unit(  # the words of IFEval: runs of letters, digits and "_"
 
 
 class LengthModel(LM):
-    """A model of lm-evaluation-harness: a pipeline of this package, with the length that each document asks for."""
+    """A model for lm-evaluation-harness: a pipeline of this package, with the requested length of each document."""
 
     def __init__(self, write: hf_lenctrl.LengthControlledGenerationPipeline):
         super().__init__()
@@ -57,7 +57,7 @@ class LengthModel(LM):
 
 def options_of(document: dict) -> dict[str, Any]:
     """
-    Return the length options for a document; none if it asks for no number of words.
+    Return the length options for a document; an empty dictionary if it requests no number of words.
 
     >>> options_of({"control": "at least", "length": 16})
     {'length': 16, 'length_constraint': 'min', 'length_unit': 'zh_word'}
@@ -77,7 +77,7 @@ def options_of(document: dict) -> dict[str, Any]:
 
 
 def judge(model: LM, task: str, **metadata: Any) -> dict[str, dict]:
-    """Return the scores of a model in a task, by the names of its parts; `metadata` has the `file` of the rows."""
+    """Return the scores of a model in each part of a task; `metadata` has the `file` of the rows."""
     folder = str(Path(__file__).resolve().parent / "tasks")
     manager = TaskManager(include_path=folder, include_defaults=False, metadata=metadata)
     found: Any = lm_eval.simple_evaluate(model, tasks=[task], task_manager=manager, bootstrap_iters=0)
@@ -92,9 +92,9 @@ def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--model", required=True, help="folder or Hub name")
-    add("--task", required=True, choices=["lifebench", "ifeval_length"], help="what judges the model")
-    add("--file", required=True, help="its rows: JSON lines, as the published ones")
-    add("--lengths", type=int, nargs="+", help="words, for lifebench; default: 16 to 8192, each twice the last")
+    add("--task", required=True, choices=["lifebench", "ifeval_length"], help="the benchmark")
+    add("--file", required=True, help="rows of the benchmark: JSON lines in the published form")
+    add("--lengths", type=int, nargs="+", help="lengths in words, for lifebench; default: 16, 32, ... 8192")
     args = parser.parse_args(argv)
     own = {} if args.lengths is None else {"lengths": args.lengths}
     print(json.dumps(judge(LengthModel(hf_lenctrl.pipeline(args.model)), args.task, file=args.file, **own), indent=1))

@@ -1,10 +1,10 @@
-"""`make finetune-demo`: add length control to a plain translator, live, in minutes, without any download.
+"""`make finetune-demo`: add length control to a plain translator, in minutes, without a download.
 
     python recipes/translation/finetune_demo.py --output_dir demo/finetune
 
-The plain translator is the one within the shipped translator. The training pairs are short sentences of
-data/everyday_en_de_fr, each with two or three English texts. The measure is the length error on 60 sentences that the
-translator was not trained on. To resume an interrupted run, repeat the command.
+The plain translator is the plain model inside the shipped translator. The training pairs are short sentences of
+data/everyday_en_de_fr, each with two or three English texts. The demo measures the length error on 60 sentences that
+are not in the training data. To resume an interrupted run, repeat the command.
 """
 
 import argparse
@@ -45,8 +45,8 @@ SHOWN = {
 
 def several(split: str, folder: Path = DATA) -> list[tuple[str, list[str]]]:
     """
-    Return sources of `train` or `validation`, German and French in turn, with two or three English texts; each English
-    text is there once.
+    Return the sources of a split, `train` or `validation`, in German and French alternately, with two or three English
+    texts each. No English text occurs twice.
     """
     found = {}
     (file,) = folder.glob(f"{split}*.parquet")

@@ -3,7 +3,7 @@
     python recipes/translation/translate_demo.py --output_dir demo
 
 The demo trains nothing. The German and French sentences were written for this project, separately from the training
-data; by chance some 20 of the 300 are also there.
+data; by chance the training data has about 20 of the 300 sentences.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from hf_lenctrl.inference.sentences import ends
 
 HERE = Path(__file__).resolve().parent
 TRANSLATOR = HERE.parents[1] / "models" / "translate_to_english"
-# We chose the sentences of the table by hand, with lengths in characters near which English has a good sentence.
+# We chose these sentences and lengths (in characters) by hand: English has a good sentence near each length.
 SHOWN = {
     "Sie wartete eine Stunde, aber niemand kam.": [32, 42, 45],
     "Je suis désolé d'être arrivé en retard.": [20, 30],
@@ -49,13 +49,13 @@ def load(folder: Path = TRANSLATOR):
 
 
 def sentences() -> list[str]:
-    """Return the sentences, German and French in turn."""
+    """Return the demo's sentences, German and French alternately."""
     files = [(HERE / name).read_text(encoding="utf-8").splitlines() for name in ("german.txt", "french.txt")]
     return [sentence for pair in zip(*files, strict=True) for sentence in pair]
 
 
 def show(translate, requests: dict[str, list[int]], plain=None, **options) -> None:
-    """Print each sentence, the output of `plain` (by default the same model) without a length, and other outputs."""
+    """Print for each sentence the output of `plain` (by default the same model), and the outputs with a length."""
     sources = list(requests)
     outputs = translate(sources, length=list(requests.values()), **options)
     for source, natural, rows in zip(sources, (plain or translate)(sources), outputs, strict=True):
@@ -67,7 +67,7 @@ def show(translate, requests: dict[str, list[int]], plain=None, **options) -> No
 
 
 def measure(translate, sources: list[str]) -> list[dict]:
-    """Return a row for each sentence: a length drawn around the natural one, and the texts without and with it."""
+    """Return a row for each sentence: a random length near the natural length, and the texts without and with it."""
     draw, natural = random.Random(1), translate(sources)
     requested = [round(draw.uniform(*SHARES) * out["length"]) for out in natural]
     outputs = translate(sources, length=requested)
@@ -78,7 +78,7 @@ def measure(translate, sources: list[str]) -> list[dict]:
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    """Plot produced against requested length, without and with the length, for the rows of `measure`."""
+    """Plot the rows of `measure`: lengths of texts without and with a length, against the requested lengths."""
     import matplotlib
 
     logging.getLogger("matplotlib").setLevel(logging.WARNING)

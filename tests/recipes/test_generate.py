@@ -272,7 +272,7 @@ def test_an_input_that_cannot_be_used_is_told(tmp_path, rows, options, message):
     [
         (("--length", 5, "--length_column", "n"), "--length_column: not allowed with argument --length"),
         (("--length", "reference"), "--length reference and --reference_column go together"),
-        (("--length", 5, "--predictor", "path"), "--predictor goes with --length predict"),
+        (("--length", 5, "--predictor", "path"), "--predictor needs --length predict"),
         (("--length", "guess"), "must be an integer of at least 1, a range as 30-42, .* got 'guess'"),
         (("--length", 0), "must be an integer of at least 1, .* got '0'"),
         (("--length", 5, "predict"), "--length takes lengths or ranges, not both, or one word, got"),

@@ -1,9 +1,9 @@
 """
 Rows and scores of the tasks in this folder, by the published rules of two benchmarks.
 
-- LIFEBench, Zhang et al. 2025 (arXiv 2505.16234): the length deviation and the length score, and how words are
-  counted (`exp/cache.py` of https://github.com/LIFEBench/LIFEBench). The score is of the deviation as a share, as its
-  constants 5 and 2 suit. The authors' `evaluate_all_results.py` has percent there: 1 % too long would score 14 of 100.
+- LIFEBench, Zhang et al. 2025 (arXiv 2505.16234): the length deviation, the length score, and the count of words
+(`exp/cache.py` of https://github.com/LIFEBench/LIFEBench). The score uses the deviation as a share, because this fits
+the constants 5 and 2. The authors' `evaluate_all_results.py` uses percent: 1 % too long would score 14 of 100.
 - IFEval, Zhou et al. 2023 (arXiv 2311.07911): the four instructions whose names begin with `length_constraints:`,
   strict and loose (https://github.com/google-research/google-research/tree/master/instruction_following_eval).
 
@@ -20,8 +20,8 @@ from datasets import Dataset
 
 
 LENGTHS = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192]  # words
-CHINESE = {"equal to": "等于", "at most": "至多有", "at least": "至少有"}  # how a Chinese row says it
-REFUSAL = 1  # an answer of at most as many words is left out, as a refusal
+CHINESE = {"equal to": "等于", "at most": "至多有", "at least": "至少有"}  # the modes in a Chinese prompt
+REFUSAL = 1  # an answer of at most this number of words is a refusal, and is left out
 PREFIX = "length_constraints:"
 
 
@@ -37,7 +37,7 @@ def read_rows(file: str | None) -> list[dict]:
 
 def lifebench(control: str, file: str | None = None, lengths: list[int] = LENGTHS, **_: Any) -> dict[str, Dataset]:
     """
-    Build the documents of a mode, `"equal to"`, `"at most"` or `"at least"`: each row at each length.
+    Build the documents of a mode (`"equal to"`, `"at most"` or `"at least"`), one for each row and length.
 
     A row has a `task`, a text with `{word_count_type}` and `{word_count}`, and a `lang`, `"en"` or `"cn"`.
     """
@@ -62,7 +62,7 @@ def count_words(text: str) -> int:
 
 def length_score(words: int, length: int, control: str) -> float:
     """
-    Return the length score, from 0 to 100: too short costs more than too long, and an allowed length nothing.
+    Return the length score, from 0 to 100; an allowed length scores 100, and too short costs more than too long.
 
     >>> [round(length_score(n, 100, "equal to")) for n in (80, 100, 120)]
     [37, 100, 67]
@@ -76,7 +76,7 @@ def length_score(words: int, length: int, control: str) -> float:
 
 
 def judge_length(document: dict, answers: list[str]) -> dict[str, tuple[int, float] | None]:
-    """Return the figures of an answer, each with its length; `None` for a refusal."""
+    """Return the figures of an answer, each as (requested length, value); `None` for a refusal."""
     words, length = count_words(answers[0]), document["length"]
     if words <= REFUSAL:
         return dict.fromkeys(("length_score", "length_deviation", "refused"))
@@ -87,7 +87,7 @@ def judge_length(document: dict, answers: list[str]) -> dict[str, tuple[int, flo
 
 def mean_of_lengths(items: list[tuple[int, float] | None]) -> float:
     """
-    Return the mean over the lengths of the mean of each length, without refusals; NaN if all are refusals.
+    Return the mean of the means of each length, without refusals; NaN if all answers are refusals.
 
     >>> mean_of_lengths([(16, 100.0), (16, 50.0), None, (32, 25.0)])
     50.0
@@ -109,7 +109,7 @@ def share_of_refusals(items: list) -> float:
 
 def ifeval(file: str | None = None, **_: Any) -> dict[str, Dataset]:
     """
-    Build the documents of the rows with an instruction of length, with these instructions alone.
+    Build a document for each row with a length instruction; it holds only the length instructions of the row.
 
     A row has a `prompt`, an `instruction_id_list`, and `kwargs`, the arguments of each instruction.
     """
@@ -124,7 +124,7 @@ def ifeval(file: str | None = None, **_: Any) -> dict[str, Dataset]:
 
 def follows(text: str, name: str, given: dict[str, Any]) -> bool:
     """
-    Return whether a text follows an instruction of length.
+    Return whether a text follows a length instruction.
 
     >>> follows("One two three.", "number_words", {"relation": "less than", "num_words": 3})
     False
@@ -152,14 +152,14 @@ def _compares(count: int, relation: str, threshold: int) -> bool:
 
 
 def _count_sentences(text: str) -> int:
-    """Count sentences by the English Punkt model, which `nltk.download("punkt_tab")` stores once."""
+    """Count sentences by NLTK's English Punkt model, which needs `nltk.download("punkt_tab")` once."""
     from nltk.tokenize import PunktTokenizer
 
     return len(PunktTokenizer("english").tokenize(text))
 
 
 def _nth_begins_with(paragraphs: list[str], count: int, place: int, word: str) -> bool:
-    """Return whether a text has so many paragraphs, and the one at this place, from 1, begins with a word."""
+    """Return whether a text has `count` paragraphs, and paragraph `place`, from 1, begins with `word`."""
     written = sum(bool(paragraph.strip()) for paragraph in paragraphs)
     if place > written or not (words := paragraphs[place - 1].split()):
         return False
@@ -168,14 +168,14 @@ def _nth_begins_with(paragraphs: list[str], count: int, place: int, word: str) -
 
 
 def loose(text: str) -> list[str]:
-    """Return the forms of a text, one of which must follow: without the first line, the last one, and asterisks."""
+    """Return the forms of a text for loose scores: without its first line, its last line, or its asterisks."""
     lines = text.split("\n")
     forms = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
     return [*forms, *(form.replace("*", "") for form in forms)]
 
 
 def judge_instructions(document: dict, answers: list[str]) -> dict[str, Any]:
-    """Return whether an answer follows all its instructions, and each of them; strict and loose."""
+    """Return whether an answer follows all instructions, and whether it follows each; strict and loose."""
     found: dict[str, Any] = {}
     for kind, forms in (("strict", answers[:1]), ("loose", loose(answers[0]))):
         instructions = json.loads(document["instructions"])
