@@ -244,7 +244,7 @@ class LengthControlledGeneration:
         )
 
     def _plan(self, kwargs: dict, target: Target, thoughts: Thoughts | None, table: UnitTable) -> None:
-        """Add the arguments that pass the planned length, the thoughts and the guidance to a length-controlled model."""
+        """Add the arguments that pass the planned length, the thoughts and the guidance to the model."""
         kwargs["length"] = target.length
         if self.config.is_encoder_decoder:
             kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
