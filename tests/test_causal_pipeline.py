@@ -267,7 +267,7 @@ def test_an_output_that_was_cut_says_where_it_ends(folder, finish):
     how = {"length_constraint": "max", "do_sample": True, "temperature": 2.0, "num_return_sequences": 40}
     several = write(PROMPTS, length=5, length_unit="token", finish=finish, **how)
     assert all(out["length"] <= 5 for outputs in several for out in outputs)
-    with pytest.raises(ValueError, match="finish='word' goes with length_constraint='max', got 'exact'"):
+    with pytest.raises(ValueError, match="finish='word' needs length_constraint='max', got 'exact'"):
         write("a", length=40, finish="word", **(options | {"length_constraint": "exact"}))
     with pytest.raises(ValueError, match="got 'line'"):
         write("a", length=40, finish="line", **options)

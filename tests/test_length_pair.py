@@ -152,7 +152,7 @@ def test_the_pipeline_takes_a_length_in_two_units(causal, name):
             {"length": {"character": 3, "word": 2}, "length_constraint": None},
             "two units needs a constraint, got N",
         ),
-        ({"length": {"character": 3, "word": 2}, "finish": "word"}, "finish='word' goes with one limit, got two"),
+        ({"length": {"character": 3, "word": 2}, "finish": "word"}, "finish='word' needs one limit, got two"),
         ({"length": {"character": 5, "word": 4}, "length_constraint": "exact", "choose": True}, "second unit"),
     ],
 )

@@ -449,11 +449,11 @@ def test_what_has_no_effect_is_refused(pipe):
     asked = {"length_from": MARKER}
     with pytest.raises(ValueError, match="length_from='</think>' needs a length, got none; pass length=75"):
         pipe_of(None)("a", **asked)
-    with pytest.raises(ValueError, match="length_from='</think>' goes without a range of lengths"):
+    with pytest.raises(ValueError, match="length_from='</think>' does not work with a range of lengths"):
         pipe_of("character")("a", length=(3, 5), **asked)
-    with pytest.raises(ValueError, match="length_from='</think>' goes without min_score"):
+    with pytest.raises(ValueError, match="length_from='</think>' does not work with min_score"):
         pipe_of(None)("a", length=3, length_constraint="max", min_score=-4, **asked)
-    with pytest.raises(ValueError, match="length_from='</think>' goes without an encoder-decoder model"):
+    with pytest.raises(ValueError, match="length_from='</think>' does not work with an encoder-decoder model"):
         pipe("a", length=3, **asked)
     with pytest.raises(ValueError, match="length_from='</think>' is for causal models, got LenCtrlMarianMTModel"):
         pipe.model.generate(torch.tensor([[5, 0]]), length=3, **asked, tokenizer=pipe.tokenizer)

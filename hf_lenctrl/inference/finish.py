@@ -24,7 +24,7 @@ def check_finish(finish: str | None, constraint: str | None, unit: str | Unit) -
         return
     check_name("finish", finish, FINISHES)
     if constraint != "max":
-        raise ValueError(f"finish={finish!r} goes with length_constraint='max', got {constraint!r}")
+        raise ValueError(f"finish={finish!r} needs length_constraint='max', got {constraint!r}")
     if unit == COST:
         raise ValueError("a model that was saved with a cost cannot count a text; leave finish out")
 

@@ -166,7 +166,7 @@ class Call:
             self.length, self.other = units_apart(self.length, self.unit)
         self.ranged = is_ranged(self.length) or isinstance(self.length_ratio, tuple)
         if self.other is not None and self.finish is not None:
-            raise ValueError(f"finish={self.finish!r} goes with one limit, got two; pass a length in one unit")
+            raise ValueError(f"finish={self.finish!r} needs one limit, got two; pass a length in one unit")
         if self.able.needs_unit and self.unit != self.able.unit:
             self.planned_unit = self.able.unit
             if self.planned_unit == COST:
@@ -243,7 +243,7 @@ class Call:
         }
         for other, is_given in others.items():
             if is_given:
-                raise ValueError(f"length_from={self.length_from!r} goes without {other}; leave one of them out")
+                raise ValueError(f"length_from={self.length_from!r} does not work with {other}; leave one of them out")
 
     def check_streamer(self, outputs: int) -> None:
         """Raise `ValueError` for a streamer with several outputs, or with an output that another text may replace."""
