@@ -170,7 +170,7 @@ def test_a_row_that_oversteps_learns_how_an_answer_ends():
     [
         (["--length_encoding", "none"], "overshoot_share=0.05 is for models with a length"),
         (["--max_length", "2"], "no row of .*train.jsonl has at most max_length=2 tokens, the shortest has [0-9]+"),
-        (["--train_file", "rows.jsonl"], "row 2 of rows.jsonl: .*must be texts.*got completion=''; mend"),
+        (["--train_file", "rows.jsonl"], "row 2 of rows.jsonl: .*must be texts.*got completion=''; correct"),
     ],
 )
 def test_what_has_no_effect_and_no_answer_is_refused(runs, tmp_path, monkeypatch, options, message):

@@ -83,6 +83,7 @@ class Single:
         return [_with_score(job.candidates[0]) for job in jobs]
 
 
+@dataclass  # its `__init__` calls `__post_init__`, that of `Single` does not
 class NBest(Single):
     """A plan with several candidates for each request, of which the best are returned: for reranking, and ranges."""
 
