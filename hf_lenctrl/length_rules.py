@@ -13,7 +13,7 @@ from .lengths import LONGEST
 from .unit_vocabulary import columns_of
 
 
-_NEVER = LONGEST  # stands for infinitely many units
+_NEVER = LONGEST  # the units of an entry that is never allowed
 _KEPT_ROWS = 1024  # cached masks of the vocabulary; fewer if they would take more than 256 MiB
 _KEPT_ENTRIES = 2**26
 _LOCK = threading.RLock()  # threads of a server fill the same rows; a lock of the module lets processors be copied

@@ -69,7 +69,7 @@ def load(place: str) -> Any:
 class Lazy(MutableMapping):
     """
     A table with the entries of `known` and of `places`. A value of `places`, `"module:name"`, is imported when it is
-    looked up; so is such a key, which stands for a class.
+    looked up; so is such a key, which names a class.
     """
 
     def __init__(self, known: MutableMapping, places: dict[str, str]):

@@ -18,7 +18,7 @@ from .json_grammars import GRAMMARS, Matcher, compile_schema
 from .json_places import PLAIN, STATES, Places, Reader, read_character
 
 
-_NEVER = 2**30  # stands for the number of characters of a forbidden entry
+_NEVER = 2**30  # characters of a forbidden entry
 
 
 class StringVocabulary:

@@ -22,7 +22,7 @@ def describe(model) -> dict[str, Any]:
     the values.
 
     Entries that are equal in all states share a class; a vocabulary of thousands of entries has some dozens of
-    classes. `None` stands for infinity, such as the cost of a forbidden entry.
+    classes. `None` means infinity, such as the cost of a forbidden entry.
 
     Args:
         model (`PreTrainedModel`): A model with a filled unit table.

@@ -18,7 +18,7 @@ TOKEN = re.compile(
 )
 ESCAPES = {character: f"\\{character}" for character in "\\'\""} | {"\n": r"\n", "\t": r"\t"}
 ESCAPES |= {character: f"\\u{ord(character):04x}" for character in " \r\v\f"}
-SPACE = "\0"  # stands for white space that collapses; no XML contains this character
+SPACE = "\0"  # replaces white space that collapses; no XML contains this character
 
 
 def unescape(markup: str) -> str:
