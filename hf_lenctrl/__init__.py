@@ -1,7 +1,7 @@
 """Length control for Hugging Face sequence-to-sequence models: ask for a length, get it.
 
-This import registers the models in the Auto classes and `pipeline` of transformers. A public name is imported at its
-first use, from the module that `__init__.pyi` names.
+Importing this package registers the models in the Auto classes and `pipeline` of transformers. Each public name is
+imported at its first use, from the module that `__init__.pyi` gives.
 """
 
 import ast

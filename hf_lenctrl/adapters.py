@@ -1,4 +1,4 @@
-"""Adapters of PEFT: save length control with an adapter, and load an adapter with its base model."""
+"""Functions that save length control with a PEFT adapter, and load an adapter with its base model."""
 
 import json
 from pathlib import Path
@@ -15,13 +15,16 @@ from .modeling_lenctrl_causal import LenCtrlForCausalLM
 
 OF_THE_HUB = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 _OF_THE_ADAPTER = ("config", "adapter_kwargs", "revision", "subfolder", "code_revision", "_commit_hash", "_from_auto")
-BASE = Path("_run", "base_model")  # names the base's folder on the training machine; `_run/` is never uploaded
+BASE = Path("_run", "base_model")  # holds the base model's path in training; `_run/` is never uploaded
 _SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers")
 _STUB = "Model Card for Model ID"  # title of PEFT's empty card
 
 
 def is_adapter(name, **where) -> bool:
-    """Return whether a folder or Hub repository holds only an adapter; `where` has Hub options, such as `revision`."""
+    """
+    Return whether `name` is a folder with an adapter but no model weights, or a Hub repository with an adapter.
+    `where` has Hub options.
+    """
     where = {key: where[key] for key in OF_THE_HUB if where.get(key) is not None}
     folder = Path(str(name), where.get("subfolder", ""))
     if folder.is_dir():
@@ -32,8 +35,8 @@ def is_adapter(name, **where) -> bool:
 
 def save_control(model, folder: str | Path) -> None:
     """
-    Save the configuration of an adapted model, with its length control, as `config.json` in the adapter's folder, and
-    remove PEFT's empty card. Loading the adapter then needs only the plain base model.
+    Save the configuration of a length-controlled model with an adapter as `config.json` in the adapter's folder.
+    Loading the adapter then needs only the plain base model. Also delete PEFT's empty model card.
     """
     config, card = model.get_base_model().config, Path(folder, "README.md")
     if hasattr(config, "length_encoding"):
@@ -47,8 +50,8 @@ def save_control(model, folder: str | Path) -> None:
 
 def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: bool = False, **kwargs) -> Any:
     """
-    Load an adapter over its base model: load the plain model, add the length control of the adapter's folder, add the
-    adapter.
+    Load an adapter over its base model: load the base model, add the length control of the adapter's folder, and add
+    the adapter.
 
     Args:
         name (`str`): Folder or Hub name of the adapter.
@@ -56,11 +59,12 @@ def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: boo
             by default the base model that the adapter names.
         merge (`bool`, *optional*, defaults to `True`): Merge the adapter's weights into the model's weights. `False`
             returns the `PeftModel`.
-        is_trainable (`bool`, *optional*, defaults to `False`): With `merge=False`, train the adapter further.
-        kwargs: Options of `from_pretrained` for the base model, as `dtype`; `revision` and `token` of the adapter.
+        is_trainable (`bool`, *optional*, defaults to `False`): With `merge=False`, keep the adapter trainable.
+        kwargs: Options of `from_pretrained` for the base model, such as `dtype`. `revision` and `subfolder` are those
+            of the adapter, and `token` serves both.
 
     Returns:
-        The model, in eval mode unless `is_trainable`.
+        The model, in eval mode except with `merge=False` and `is_trainable=True`.
 
     Raises:
         `OSError`: if the base model cannot be loaded.
@@ -82,14 +86,14 @@ def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: boo
         return adapted
     merged = adapted.merge_and_unload().eval()
     for weight in merged.parameters():
-        # PEFT leaves all weights frozen; torch would copy a frozen head for each row of a partial output
+        # PEFT freezes all weights; torch would copy a frozen head for each row if some positions get no logits
         weight.requires_grad_(weight.is_floating_point())
     merged.name_or_path = merged.config._name_or_path = str(name)
     return merged
 
 
 def _own_config(name, **where) -> Any:
-    """Return the configuration with length control in an adapter's folder; `None` if the folder has none."""
+    """Return the length-controlled configuration in an adapter's folder; `None` if there is none."""
     try:
         fields = PreTrainedConfig.get_config_dict(name, **where)[0]
     except OSError:
@@ -98,8 +102,11 @@ def _own_config(name, **where) -> Any:
 
 
 def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) -> Any:
-    """Load an adapter's base model: `base_model`, else the folder that the run noted, else the name in the adapter."""
-    for folder in (Path(str(name)), Path(str(name)).parent):  # the parent of a checkpoint is its run
+    """
+    Load an adapter's base model: `base_model`; by default the folder that the training run recorded, if it exists, or
+    `named`, the name in the adapter.
+    """
+    for folder in (Path(str(name)), Path(str(name)).parent):  # the parent of a checkpoint is its run's folder
         if base_model is None and Path(folder, BASE).is_file():
             trained_on = Path(folder, BASE).read_text(encoding="utf-8")
             base_model = trained_on if Path(trained_on).is_dir() else None
@@ -122,7 +129,7 @@ def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) ->
 
 
 def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
-    """Add the length control of `config` to the plain model; fields in `given`, such as `length=40`, override it."""
+    """Return the plain model with the length control of `config`; fields in `given` override fields of `config`."""
     pairs = {key: (getattr(config.text_config, key, None), getattr(plain.config, key, None)) for key in _SHAPE}
     if wrong := [f"{key}={now}, not {was}" for key, (was, now) in pairs.items() if was != now]:
         raise ValueError(
@@ -140,11 +147,14 @@ def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
 
 
 def _from_pretrained(name, **kwargs) -> Any:
-    """Load an adapter for `from_pretrained` of a length-controlled class; return `None` if `name` is a model."""
+    """
+    Load an adapter for `from_pretrained` of a length-controlled class. Return `None` if `name` is a model, or the
+    length-controlled base of an adapter.
+    """
     adapter = (kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path")
     if name is None or not is_adapter(adapter or name, **kwargs):
         return None
-    if adapter is not None and adapter != name:  # an Auto class has found the base model; `kwargs` are for the base
+    if adapter is not None and adapter != name:  # an Auto class has found the base `name`, `kwargs` are for the base
         kwargs = {**kwargs, "base_model": name}
         own = kwargs["adapter_kwargs"]
         if _own_config(adapter, **{key: own[key] for key in OF_THE_HUB if own.get(key) is not None}) is None:

@@ -1,4 +1,4 @@
-"""Count the progress over a prompt and its answer, for causal models."""
+"""Functions that compute the progress over a prompt and its answer, for causal models."""
 
 from typing import Any
 
@@ -21,24 +21,25 @@ def answer_progress(
     table: UnitTable, labels: torch.Tensor, eos: list[int], least: int = 1, thoughts: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Return progress and length of the answers in a batch, one answer a row: the labels that are not -100, up to their
-    EOS. The first label of a row is never predicted and belongs to the prompt.
+    Return the progress and the length of the answers in a batch. The answer of a row is the labels that are not -100,
+    up to EOS. The first label of a row belongs to the prompt, because no position predicts it.
 
     Args:
         table (`UnitTable`): The table of the labels' vocabulary.
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Labels in the columns of the input ids,
             not shifted.
         eos (`list[int]`): Ids that end an answer.
-        least (`int`, *optional*, defaults to 1): Units that an answer must hold.
-        thoughts (`Thoughts`, *optional*): In a row with their marker, the answer is only the text after the marker.
+        least (`int`, *optional*, defaults to 1): Minimum number of units in an answer.
+        thoughts (`Thoughts`, *optional*): If a row has the marker that ends thoughts, only the text after it is the
+            answer.
 
     Returns:
-        Two `torch.LongTensor`: the progress, `(batch_size, sequence_length)`, with the units produced after each token
-        of the answer, 0 on the token before the answer, and -1 elsewhere, also on thoughts; the length of each answer,
-        `(batch_size,)`, 1 in a row without an answer.
+        Two `torch.LongTensor`. (1) The progress, `(batch_size, sequence_length)`: on a token of the answer, the units
+        up to and including this token; on the token before the answer, 0; elsewhere, also on thoughts, -1. (2) The
+        length of each answer, `(batch_size,)`; 1 if a row has no answer.
 
     Raises:
-        `ValueError`: for an answer with fewer than `least` units, and for a row with several answers.
+        `ValueError`: if an answer has fewer than `least` units, or if a row has several answers.
     """
     column = torch.arange(labels.shape[1], device=labels.device).unsqueeze(0)  # (1, T)
     answer = (labels != -100) & (column > 0)  # (B, T)

@@ -1,4 +1,4 @@
-"""Generate outputs within a length, with any model: the token limit, the constraint, and the warnings."""
+"""Generation within a length, for any model: the token limit, the constraint, and the warnings."""
 
 import logging
 import math
@@ -30,7 +30,10 @@ _SAID: set = set()  # keys of the logged warnings
 
 
 def prompt_of(model, kwargs: dict) -> tuple[int, int]:
-    """Return the number of positions before the output, and the length of a causal model's prompt, else 0."""
+    """
+    Return two values: the number of positions before the output, and the number of tokens in a causal model's prompt
+    (0 for an encoder-decoder).
+    """
     if model.config.is_encoder_decoder:
         prompt = kwargs.get("decoder_input_ids")
         return (1 if prompt is None else prompt.shape[1]), 0
@@ -40,7 +43,7 @@ def prompt_of(model, kwargs: dict) -> tuple[int, int]:
 
 
 def eos_of(model) -> list[int]:
-    """Return the ids that end an output: the EOS ids of the generation configuration, else of the model."""
+    """Return the EOS ids of the generation configuration or, if it has none, of the model's configuration."""
     eos = model.generation_config.eos_token_id
     eos = model.config.eos_token_id if eos is None else eos
     # The compiler of torch 2.6 does not understand `isinstance(eos, list | tuple)`.
@@ -51,12 +54,13 @@ def token_limit(
     table: UnitTable, target: Target, prompt_length: int, positions: int | None, apart: int = 0
 ) -> torch.Tensor:
     """
-    Return the last position of each output, `(batch_size,)`: after `prompt_length`, enough for twice its target, but
-    at most `positions`. Raises `ValueError` if they are too few, also for a causal model's prompt of `apart` tokens.
+    Return the maximum number of positions of each output, `(batch_size,)`: the `prompt_length` positions before the
+    output, and enough for about twice the target; at most `positions + 1`. Raise `ValueError` if the target, with a
+    causal model's prompt of `apart` tokens, needs more than `positions`.
     """
     # A word is many tokens in a character decoder; a character is up to four tokens in byte-level BPE.
     per_unit: float = {"token": 2, "byte": 2, "word": 24, "zh_word": 24}.get(table.unit, 8 if table.states > 3 else 2)
-    if table.unit in (COST, "arial"):  # a cost needs the average units of an entry
+    if table.unit in (COST, "arial"):  # for a cost, use the average units of an entry
         written = table.weights[min(1, table.states - 1)].clamp(min=0).float()
         per_unit = 8 / float(written.mean())
     room = [math.ceil(per_unit * high) for high in target.high.tolist()]
@@ -74,7 +78,7 @@ def token_limit(
 
 
 class _OwnLimits(StoppingCriteria):
-    """Ends each row at its own limit, so that its output does not depend on the other rows of the batch."""
+    """Stopping criterion that ends each row at its own limit, so that no output depends on other rows of the batch."""
 
     def __init__(self, limits: torch.Tensor):
         self.limits = limits  # (B,)
@@ -85,13 +89,13 @@ class _OwnLimits(StoppingCriteria):
 
 
 class _ForcedEnds(LogitsProcessor):
-    """Forces `forced_eos_token_id` at the last position of each row, by its own limit."""
+    """Processor that forces EOS (`forced_eos_token_id`) at the last position that the row's own limit allows."""
 
     def __init__(self, limits: torch.Tensor, eos_token_id: int | list[int]):
         self.limits, self.eos_token_id, self.first = limits, eos_token_id, int(limits.min())
 
     def __call__(self, input_ids, scores):
-        """Return the scores `(rows, vocab_size)` with forced ends, for ids `(rows, sequence_length)`."""
+        """Return the scores `(rows, vocab_size)`, with EOS forced at the limits, for ids `(rows, sequence_length)`."""
         if input_ids.shape[1] < self.first - 1:
             return scores
         ends = self.limits.repeat_interleave(len(scores) // len(self.limits)) <= input_ids.shape[1] + 1  # (rows,)
@@ -108,7 +112,7 @@ class _Options:
     defaults: GenerationConfig  # the model's
 
     def given(self, name: str) -> Any:
-        """Return an option that the call sets itself, or `None`."""
+        """Return the value that the call itself sets for an option, or `None`."""
         value = self.arguments.get(name)
         return getattr(self.arguments.get("generation_config"), name, None) if value is None else value
 
@@ -119,7 +123,10 @@ class _Options:
 
 
 def rows_of_each(model, arguments: dict[str, Any]) -> int | None:
-    """Return how many rows `generate` makes for each prompt; `None` if the call has its own cache or search."""
+    """
+    Return how many rows `generate` makes for each prompt; `None` if the call sets its own cache or search, or uses no
+    cache.
+    """
     options = _Options(arguments, model.generation_config)
     own = ("custom_generate", "assistant_model", CACHE)
     set_by = ("prompt_lookup_num_tokens", "cache_implementation", "prefill_chunk_size")
@@ -142,17 +149,18 @@ def generate_within(
     thoughts: Thoughts | None = None,
 ):
     """
-    Call `generate` with a token limit, the constraint, and a warning for missed exact lengths. `generate` is a method
-    of `model` (length-controlled or plain) or of its parent class.
+    Call `generate` with a token limit and the constraint, and warn if outputs are cut or miss their lengths.
+    `generate` is a method of `model` (length-controlled or plain) or of its parent class.
 
-    The `table` counts the model's vocabulary in the unit of the `target`. The `arguments` of the call override the
-    arguments that this function adds. `positions` is the number of decoder positions, `None` for no limit; `thoughts`
-    do not count. Raises `ValueError` if the length does not fit the positions, or the call's own token limit.
+    `table` counts the model's vocabulary in the unit of `target`. Limits in `arguments` override the limits that this
+    function would set. `positions` is the number of decoder positions; `None` means no limit. With `thoughts`, only
+    the answer after the thoughts counts. Raise `ValueError` if the length does not fit the positions or the call's own
+    token limit.
     """
     kwargs = dict(arguments)
     options = _Options(kwargs, model.generation_config)
     before, prompt = prompt_of(model, kwargs)
-    # This limit is always computed, because it raises an error for a length that the model cannot hold.
+    # This limit is always computed, because `token_limit` raises an error if the length needs too many positions.
     room = 0 if thoughts is None else thoughts.room
     own = token_limit(table, target, before + room, positions, prompt)  # (B,)
     processors = list(kwargs.pop("logits_processor", None) or [])
@@ -160,7 +168,7 @@ def generate_within(
     if eos is None:
         eos = kwargs["eos_token_id"] = model.config.eos_token_id
     new = options.given("max_new_tokens")
-    limit = options.given("max_length") if new is None else before + new  # the call's own, in positions
+    limit = options.given("max_length") if new is None else before + new  # the call's own limit, in positions
     if limit is None:  # the model's own limit does not fit this length
         kwargs |= {"max_length": int(own.max()), "max_new_tokens": None}
         if constraint is None and bool((own < own.max()).any()):
@@ -196,7 +204,7 @@ def generate_within(
 
 
 def _longest(options: _Options, before: int) -> float:
-    """Return the number of positions at which `generate` cuts an output."""
+    """Return the number of positions at which `generate` cuts an output; infinity if there is no limit."""
     arguments, config = options.arguments, options.arguments.get("generation_config")
     new = arguments.get("max_new_tokens")
     most = arguments.get("max_length") if new is None else before + new
@@ -204,7 +212,10 @@ def _longest(options: _Options, before: int) -> float:
 
 
 def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target) -> torch.Tensor:
-    """Count the units of each answer, `(batch_size * n,)`; for an output without a marker warn, and use its target."""
+    """
+    Count the units of each answer, `(batch_size * n,)`. If an output has no marker, warn, and return its highest
+    target length.
+    """
     count, state = thoughts.count_and_state(ids.to(thoughts.table.weights.device), prompt)
     begun = state >= 0
     if not bool(begun.all()):
@@ -218,9 +229,9 @@ def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target
 
 def generate_for(model, table: UnitTable, target: Target | None, constraint: str | None, arguments: dict):
     """
-    Call `model.generate` for a target, with any model, length-controlled or not; without a target the call does not
-    change. The `table` counts the model's vocabulary in the unit of the `target`. In `arguments`, `length_from` is a
-    `Thoughts`.
+    Call `model.generate` with a target, for any model, length-controlled or not; `None` means no target. `table`
+    counts the model's vocabulary in the unit of `target`. In `arguments`, `length_from` is a `Thoughts`. Raise
+    `ValueError` if `length_from` is given without a target.
     """
     if getattr(model.config, "length_controlled", False):
         return model.generate(**arguments, length=target, length_constraint=constraint)
@@ -245,7 +256,7 @@ def warn_once(key: Any, message: str, *values) -> None:
 
 
 def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, target: Target, limit: float, pad: int | None) -> None:
-    """Warn if the token limit cut outputs `(batch_size * n, positions)`, once for each limit."""
+    """Warn, once for each limit, if the token limit cut outputs; `ids (batch_size * n, positions)` are the outputs."""
     low = target.low.repeat_interleave(len(ids) // len(target.low)).to(produced.device)
     cut = (produced < low) & (ids[:, -1] != (-1 if pad is None else pad))
     if ids.shape[1] >= limit and bool(cut.any()):
@@ -258,7 +269,7 @@ def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, target: Target, limi
 
 
 def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
-    """Warn if `produced` lengths, `(batch_size * n,)`, are outside their targets; name the first five."""
+    """Warn if `produced` lengths, `(batch_size * n,)`, are outside their targets; name the first five rows."""
     copies = len(produced) // len(target.low)
     low, high = (end.repeat_interleave(copies).to(produced.device) for end in (target.low, target.high))
     missed = ((produced < low) | (produced > high)).nonzero().squeeze(1)
@@ -275,8 +286,8 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
 
 def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     """
-    Encode each text once, `input_ids (texts, source_length)`, and copy the states to every row of the text; `rows
-    (batch_size,)` is the index of each row's text. Return `encoder_outputs` and `attention_mask` for `generate`.
+    Encode each text of `inputs` once, `input_ids (texts, source_length)`, and copy its states to all rows of the text;
+    `rows (batch_size,)` is the index of each row's text. Return `encoder_outputs` and `attention_mask` for `generate`.
     """
     mask = inputs.get("attention_mask")
     mask = torch.ones_like(inputs["input_ids"]) if mask is None else mask
@@ -285,7 +296,7 @@ def encode_once(model, inputs, rows: torch.Tensor) -> dict:
 
 
 def rows_of(encoded, rows: torch.Tensor) -> ModelOutput:
-    """Return an encoder's outputs with its rows selected by the indices `rows (batch_size,)`."""
+    """Return the rows of an encoder's outputs that have the indices `rows (batch_size,)`."""
     if not isinstance(encoded, ModelOutput):
         return BaseModelOutput(last_hidden_state=encoded[0][rows])
     return type(encoded)(**{name: x[rows] for name, x in encoded.items() if isinstance(x, torch.Tensor)})

@@ -1,4 +1,4 @@
-"""The cache of a model: its name in this version of transformers, and one reading of a prompt for several rows."""
+"""The cache of a model: its name in the installed transformers, and a function that reads a shared prompt once."""
 
 import functools
 import inspect
@@ -11,8 +11,8 @@ from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 
-CACHE_NAMES = ("cache", "past_key_values")  # transformers 5.24 changed the name to the first
-CACHE = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__dataclass_fields__)  # the installed version's
+CACHE_NAMES = ("cache", "past_key_values")  # the name is `cache` since transformers 5.24
+CACHE = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__dataclass_fields__)  # the installed name
 
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -20,8 +20,9 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 def takes_cache(method: _Method) -> _Method:
     """
-    Let a method with the argument `cache` accept both names of the cache. The method passes it on as `**{CACHE:
-    cache}`. The signature has both names, because `generate` and PEFT read it. Raises `ValueError` for two caches.
+    Decorate a method with the argument `cache`, so that it accepts both names of the cache. The method passes the
+    cache on as `**{CACHE: cache}`. The signature has both names, because `generate` and PEFT read the signature. A
+    call raises `ValueError` if both names have a value.
     """
 
     @functools.wraps(method)
@@ -51,16 +52,16 @@ def without_length(model: Any) -> Any:
 @torch.no_grad()
 def read_once(model: Any, ids: torch.Tensor, mask: torch.Tensor, copies: int = 1) -> DynamicCache | None:
     """
-    Run the model once on each different prompt, and copy the cache to all rows with this prompt.
+    Run the model once on each distinct prompt, and copy the cache to all rows with this prompt.
 
     Args:
-        model (`PreTrainedModel`): A causal model; no length is added to the positions that are read.
+        model (`PreTrainedModel`): A causal model. It reads the prompts without a length.
         ids, mask (`torch.LongTensor` of shape `(batch_size, n)`): Prompts, padded on the left.
-        copies (`int`, *optional*, defaults to 1): Rows for each prompt, as beam search needs them.
+        copies (`int`, *optional*, defaults to 1): Number of rows for each prompt, such as beams.
 
     Returns:
-        A cache of `batch_size * copies` rows and `n - 1` positions: the last one may get a length, so it is not read.
-        `None` if no two rows share a prompt, or if the rows of the model's cache cannot be copied.
+        A cache of `batch_size * copies` rows and `n - 1` positions. The last position is not read, because it may get
+        a length. `None` if no two rows share a prompt, if `n` is 1, or if the model's cache cannot be copied by rows.
     """
     model = without_length(model)
     reads = inspect.signature(model.forward).parameters
@@ -68,7 +69,7 @@ def read_once(model: Any, ids: torch.Tensor, mask: torch.Tensor, copies: int = 1
     if CACHE not in reads or ids.shape[1] < 2 or len(different) == len(ids) * copies:
         return None
     cache = DynamicCache(config=model.config)
-    if any(type(layer) is not DynamicLayer for layer in cache.layers):  # a window or a state lacks some positions
+    if any(type(layer) is not DynamicLayer for layer in cache.layers):  # windows and states lack some positions
         return None
     ids, mask = (part[:, :-1] for part in different.chunk(2, dim=1))
     options: dict[str, Any] = {"position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0), "logits_to_keep": 1}

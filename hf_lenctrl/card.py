@@ -7,7 +7,7 @@ from huggingface_hub import ModelCard, ModelCardData
 
 
 TEXT = "Replace this sentence with a text of your own."
-_STUB = "This model card has been automatically generated"  # by `push_to_hub` of transformers
+_STUB = "This model card has been automatically generated"  # text of `push_to_hub` of transformers
 _METHODS = {
     "ldpe": "LDPE, the remaining length as sinusoids (Takase & Okazaki 2019, eq. 3-4)",
     "lrpe": "LRPE, progress and length as a ratio of sinusoids (Takase & Okazaki 2019, eq. 5-6)",
@@ -44,7 +44,10 @@ def methods_of(config) -> list[str]:
 
 
 def kind_of(config) -> str:
-    """Return the kind of a model for its card: its family, `"bart"`, or `"llama language"` for a causal model."""
+    """
+    Return the kind of a model for its card: its family, such as `"bart"`, or `"llama language"` for a wrapped causal
+    model.
+    """
     inner = getattr(config, "text_config", None)
     kind = config.model_type.removeprefix("lenctrl_") if inner is None else inner.model_type
     return kind if config.is_encoder_decoder or inner is None else f"{kind} language"
@@ -52,13 +55,13 @@ def kind_of(config) -> str:
 
 def usage(config, name: str, *, text: str = TEXT, length: int | None = None, revision: str | None = None) -> str:
     """
-    Return the usage of a model in Markdown: how to install the package, and how to run the model on a `text`, at a
-    `length` if it is given.
+    Return the usage of a model in Markdown: how to install the package, and how to run the model on `text`.
 
     Args:
         config (`PreTrainedConfig`), name (`str`): The model's configuration and name: `"user/name"` on the Hub, or a
             local folder.
         revision (`str`, *optional*): Branch of the model on the Hub, if it is not `main`.
+        length (`int`, *optional*): Requested length; by default the median of the training lengths, if known.
     """
     unit, predictor = getattr(config, "length_unit", "character"), config.model_type == "length_predictor"
     trained = getattr(config, "trained_lengths", None)  # it holds the median of the training lengths
@@ -110,13 +113,13 @@ def bullets(lines) -> str:
 
 
 class CardOnPush:
-    """Mixin of a `PreTrainedModel`: `push_to_hub` writes `minimal_card` instead of the stub of transformers."""
+    """Mixin for a `PreTrainedModel` whose `push_to_hub` writes `minimal_card` instead of the stub of transformers."""
 
     def _upload_modified_files(self, working_dir, repo_id, *args, revision=None, **kwargs):
         path = Path(working_dir, "README.md")
         if not path.is_file() or _STUB in (stub := path.read_text(encoding="utf-8")):
             card = minimal_card(self, repo_id, revision)
-            if path.is_file():  # `push_to_hub` has written the caller's tags
+            if path.is_file():  # the stub of `push_to_hub` has the caller's tags
                 card.data.tags += [tag for tag in ModelCard(stub).data.tags or [] if tag not in card.data.tags]
             card.save(path)
         upload = super()._upload_modified_files  # type: ignore[misc]

@@ -17,36 +17,36 @@ except ImportError:  # a checkpoint from the Hub loads without this package
     wcswidth = None  # type: ignore[assignment]
 
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # characters without a width in `wcswidth`, and U+0000
-# These are one character of each kind that `wcswidth` tells apart: narrow, digit (VS16 makes it wide), narrow and wide
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # characters for which `wcswidth` returns -1, and U+0000
+# One character of each kind that `wcswidth` treats differently: narrow, digit (VS16 makes it wide), narrow and wide
 # emoji, ideograph, combining mark, spacing mark, virama, joiner, variation selectors, regional indicator, skin tone.
 _KINDS = "a1\u00a9\u65e5\u231a\U0001f02c\U0001f0cf\u0301\u0903\u094d\u200d\ufe0e\ufe0f\U0001f1e6\U0001f3fd"
-_AROUND = [  # contexts that tell the kinds apart
+_AROUND = [  # contexts in which the kinds have different widths
     *[("", ""), ("a", ""), ("\u65e5", ""), ("\u00a9", ""), ("", "\ufe0f"), ("", "\ufe0e"), ("", "\u0903")],
     *[("", "\u094da"), ("\u094d", ""), ("", "\U0001f3fd"), ("", "\u200da"), ("\U0001f1e6", "")],
     *[("\u00a9", "\ufe0f"), ("\u00a9", "a")],
 ]
 _ENDINGS = ["".join(kinds) for n in (1, 2, 3) for kinds in itertools.product(_KINDS, repeat=n)]
-_ENDINGS += ["\u0301" + ending for ending in _ENDINGS if len(ending) == 3]  # a joiner takes the mark with it
+_ENDINGS += ["\u0301" + ending for ending in _ENDINGS if len(ending) == 3]  # a joiner skips the mark
 _SEQUENCES = [  # joined emoji, flags, a keycap, jamo, conjuncts, a line end, ligatures, digraphs, words
     *("\U0001f469\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea\U0001f1eb\U0001f1f7", "1\ufe0f\u20e3"),
     *("\U0001f3f4\U000e0067\U000e0062\U000e007f", "\u1112\u1161\u11ab", "\u0915\u094d\u0937\u093f", "\u0e01\u0e33"),
     *("e\u0301", "\r\n", "AVATAR", "office", "ij lj nj sz", "https://example.org/a", "two words, and 3.50 more."),
 ]
 _PLANES = (0, 1, 2, 3, 14, 15, 16)  # planes of Unicode that have characters
-# ranges of characters of one kind: ideographs, private characters, and a plane without characters after its first
-# 4,096; the last two code points of a plane are not characters
+# Ranges of code points of one kind: ideographs, private-use characters, and the part of plane 14 without characters.
+# The last two code points of a plane are not characters.
 _UNIFORM = tuple(range(*ends) for ends in ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xE000, 0xF900), (0xE1000, 0xEFFFE)))
 _UNIFORM += tuple(range(plane << 16, (plane << 16) + 0xFFFE) for plane in (2, 3, 15, 16))
-_COMMON = 100  # pairs of this many most frequent characters of a vocabulary are checked
-_DEAREST = 1024  # highest cost of one character; tables of exact lengths grow with it
-_MOST_CONTEXTS = 120  # most states of a unit; its table may need two for each, and a byte holds the number of a state
+_COMMON = 100  # `check_sum` checks the pairs of this many most frequent characters
+_DEAREST = 1024  # highest cost of one character; tables for exact lengths grow with this cost
+_MOST_CONTEXTS = 120  # maximum number of states; the table may need two for each, and stores a state in a byte
 
 
 def count_columns(text: str) -> int:
     """
-    Count the columns of a text: `wcwidth.wcswidth` of the parts between control characters, which have no width.
-    Raises `ImportError` without the package `wcwidth`.
+    Count the terminal columns of a text: the sum of `wcwidth.wcswidth` over the parts between control characters.
+    Raise `ImportError` if the package `wcwidth` is not installed.
     """
     if wcswidth is None:
         raise ImportError("length_unit='width' counts with the package wcwidth; pip install wcwidth")
@@ -55,21 +55,21 @@ def count_columns(text: str) -> int:
 
 class Unit:
     """
-    A unit of length: a finite automaton over the characters of a text. It can count everything that is read from left
-    to right with a finite memory, such as groups of vowels, or pixels with kerning.
+    A unit of length: a finite automaton that reads the characters of a text from left to right. A unit can count all
+    that needs only a finite memory, such as groups of vowels, or pixels with kerning.
 
     Args:
-        start: The state before the text. A state is any hashable value; a unit may have 120 states.
-        step (`Callable`): From a state and a character to `(units, state)`: the units that the character adds, an
-            integer from 0 to 1024, and the next state; or `(units, state, False)` where a constraint must not write
-            the character.
-        kind (`Callable`, *optional*): From a character to its kind, a hashable value that `step` gets in place of the
-            character. A byte-level tokenizer can emit 450,000 characters, so a table of few kinds is built faster.
-        count (`Callable`, *optional*): From a text to its units; by default the sum of the steps.
+        start: The state before the text. A state is any hashable value; a unit may have at most 120 states.
+        step (`Callable`): The transition function. From a state and a character, it returns `(units, state)`: the
+            units that the character adds, an integer from 0 to 1024, and the next state. It returns
+            `(units, state, False)` if a constraint must forbid the character there.
+        kind (`Callable`, *optional*): A function from a character to its kind, a hashable value that `step` gets in
+            place of the character. A byte-level tokenizer can emit 450,000 characters, so few kinds save time.
+        count (`Callable`, *optional*): A function from a text to its units; by default `add_up`.
         name (`str`, *optional*, defaults to `"unit"`): The name in messages.
 
     Raises:
-        `ValueError`: when a step adds an invalid number of units, or reaches too many states.
+        `ValueError`: if `step` returns an invalid number of units, or if there are too many states.
 
     Example:
 
@@ -94,17 +94,17 @@ class Unit:
         self.name, self.count = name, count or self.add_up
         self._step_of, self._kind_of = step, kind
         self._states, self._context_of = [start], {start: 0}
-        self._values: list[Hashable] = []  # the kinds, by their numbers
+        self._values: list[Hashable] = []  # the kinds; the index of a kind is its id
         self._kind_number: dict[Hashable, int] = {}
         self._kinds: dict[str, int] = {}
-        self.uniform: tuple[range, ...] = ()  # ranges of code points; all in a range have the kind of the first
+        self.uniform: tuple[range, ...] = ()  # code points of a range have the same kind
         self._steps: dict[tuple[int, int], tuple[int, int, bool]] = {}
 
     def __str__(self) -> str:
         return self.name
 
     def add_up(self, text: str) -> int:
-        """Return the units of a text: the sum over the steps of its characters."""
+        """Return the units of a text: the sum of the units that its characters add."""
         units = context = 0
         for character in text:
             more, context, _ = self.step(context, self.kind(character))
@@ -112,7 +112,7 @@ class Unit:
         return units
 
     def kind(self, character: str) -> int:
-        """Return the number of the kind of a character."""
+        """Return the id of the kind of a character."""
         if character not in self._kinds:
             value = self._kind_of(character)
             if value not in self._kind_number:
@@ -122,13 +122,16 @@ class Unit:
         return self._kinds[character]
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Return for a kind in a context: its units, the next context, and whether a constraint may allow it."""
+        """
+        Return the transition from a context (the id of a state) for a kind: the added units, the next context, and
+        whether a constraint may allow the character.
+        """
         if (context, kind) not in self._steps:
             self._steps[context, kind] = self._first_step(context, self._values[kind])
         return self._steps[context, kind]
 
     def _first_step(self, context: int, value: Any) -> tuple[int, int, bool]:
-        """Take a step, check it, and number its state."""
+        """Compute a transition, check it, and assign an id (a context) to its next state."""
         units, state, *may = self._step_of(self._states[context], value)
         if not isinstance(units, Integral) or not 0 <= int(units) <= _DEAREST:
             raise ValueError(f"a step must add 0 to {_DEAREST} units, a whole number, got {units!r} for {value!r}")
@@ -140,13 +143,13 @@ class Unit:
         return int(units), self._context_of[state], all(may)
 
     def loose(self, context: int) -> int | None:
-        """Return the loose context of this context, which represents several similar ones; most units have none."""
+        """Return the merged context that represents this context and similar contexts; `None` if there is none."""
         return None
 
     def alike(self) -> list[int]:
-        """Return for each kind the first kind that has the same step in every state."""
+        """Return, for each kind, the first kind that has the same transition in every state."""
         classes = [0] * len(self._values)
-        for context, _ in enumerate(self._states):  # the list grows, because a step may add a state
+        for context, _ in enumerate(self._states):  # the list grows, because a transition may add a state
             known: dict[tuple, int] = {}
             steps = (self._first_step(context, value) for value in self._values)
             classes = [known.setdefault(pair, len(known)) for pair in zip(classes, steps, strict=True)]
@@ -155,14 +158,14 @@ class Unit:
 
     @functools.cached_property
     def opened(self) -> "OpenCharacters":
-        """The first bytes of the characters that a vocabulary splits over entries."""
+        """Return the incomplete characters, for a vocabulary that splits characters over entries."""
         return OpenCharacters(self)
 
 
 class Cost(Unit):
     """
-    A unit with one state: the cost of a text is the sum of the costs of its characters. The kind of a character is its
-    cost, an integer from 0 to 1024. Raises `ValueError` for another cost.
+    A unit with one state, where the cost of a text is the sum of the costs of its characters. The kind of a character
+    is its cost. Raise `ValueError` if a cost is not an integer from 0 to 1024, or if the empty text has a cost.
     """
 
     def __init__(self, cost: Callable[[str], int], name: str = "cost"):
@@ -178,8 +181,8 @@ class Cost(Unit):
 
     def check_sum(self, texts: list[str]) -> None:
         """
-        Raise `ValueError` for the first text whose cost is not the sum over its characters. The check covers `texts`,
-        entries of a vocabulary, and character sequences of its own, because entries seldom have joined characters.
+        Raise `ValueError` if the cost of a text is not the sum of the costs of its characters. The check covers
+        `texts`, the entries of a vocabulary, and built-in sequences, because entries seldom have joined characters.
         """
         common = [character for character, _ in Counter("".join(texts)).most_common(_COMMON)]
         pairs = ["".join(first + second for second in common) for first in common]
@@ -190,7 +193,7 @@ class Cost(Unit):
                 raise ValueError(f"a cost must add up over characters, but cost({text!r}) is {whole!r}, not {parts}")
 
     def _is_known(self, character: str) -> bool:
-        """Return whether a character has a cost: a user's table may omit characters that the vocabulary lacks."""
+        """Return whether a character has a cost; a user's table may omit characters that the vocabulary lacks."""
         try:
             return self.kind(character) >= 0
         except Exception:
@@ -199,10 +202,11 @@ class Cost(Unit):
 
 class Learned(Unit):
     """
-    A unit whose automaton is learned from `measure`, a function from a text to its units. Two texts have one state,
-    the first text, if each of the `endings` adds the same units to both. `kind` replaces a character by a similar one.
+    A unit whose automaton is learned from `measure`, a function from a text to its units. Two texts lead to the same
+    state if each of the `endings` adds the same units to both texts. `kind` replaces a character by a similar
+    character.
 
-    A constraint forbids a character that makes a text shorter.
+    A constraint forbids a character that reduces the units of a text.
     """
 
     def __init__(
@@ -229,7 +233,7 @@ class Learned(Unit):
 class Columns(Learned):
     """
     The unit of `count_columns`, learned from `wcswidth`. It follows the installed version's rules for joiners,
-    variation selectors, flags and conjuncts, whose width is not the sum over their characters.
+    variation selectors, flags and conjuncts, because their width is not the sum of the widths of their characters.
 
     A constraint forbids control characters, except the newline, and U+FE0E after a wide emoji, which makes it narrow.
     """
@@ -256,13 +260,13 @@ class Columns(Learned):
         return (0, "", character == "\n") if character in "\n\t" else super()._grow(text, character)
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Return a step, see `Unit.step`; the context may be loose."""
+        """Return a transition, see `Unit.step`. A merged context is below 0."""
         if context < 0 and (context, kind) not in self._steps:
             self._steps[context, kind] = self._loose_step(context, kind)
         return super().step(context, kind)
 
     def loose(self, context: int) -> int | None:
-        """Return the loose context that represents this context: -1 after text, -2 after a joiner."""
+        """Return the merged context that represents this context: -1 after text, -2 after a joiner, or `None`."""
         return self._stands.get(context)
 
     @functools.cached_property
@@ -280,7 +284,10 @@ class Columns(Learned):
         return {-1: text, -2: sorted({self.step(c, joiner)[1] for c in text})}
 
     def _loose_step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Return the step of a loose context: the most units in its contexts; forbidden if the contexts differ."""
+        """
+        Return the transition of a merged context, with the maximum units of its contexts. A constraint may allow the
+        character only if all the contexts allow it, add the same units, and lead to one context, which may be merged.
+        """
         steps = {self.step(one, kind) for one in self._several[context]}
         units, to = {units for units, _, _ in steps}, {to for _, to, _ in steps}
         around = [stands for stands, several in self._several.items() if to <= set(several)]
@@ -290,8 +297,9 @@ class Columns(Learned):
 
 class OpenCharacters:
     """
-    The first bytes of UTF-8 characters, in equivalence classes: the bytes of one group have the same continuations. A
-    group is the list of kinds, or groups, that the 64 next bytes lead to; -1 means no character.
+    The incomplete UTF-8 characters, in groups (equivalence classes): the first bytes of one group have the same
+    continuations. The row of a group holds, for each of 64 possible next bytes, the kind of the complete character, or
+    else the group of the longer incomplete character; -1 means no character.
     """
 
     def __init__(self, unit: Unit):
@@ -307,13 +315,12 @@ class OpenCharacters:
         of_one[1][864:896] = -1  # surrogates
         self.kinds = sorted(set(kinds.tolist()) - {-1})
         after_lead = of_one[1].clone()
-        after_lead[:32] = -1  # these characters have a form of two bytes
+        after_lead[:32] = -1  # these characters have a shorter form, of two bytes
         of_two = self._grouped(after_lead)
         after_lead = torch.cat([of_two[1], of_two[1].new_full((48,), -1)])
-        after_lead[:16] = -1  # these characters have a form of three bytes
+        after_lead[:16] = -1  # these characters have a shorter form, of three bytes
         of_three = self._grouped(after_lead)
-        # For each number of missing bytes these are the successors of each group, and the group of the first bits of
-        # each code point.
+        # For each number of missing bytes: the row of each group, and the group of the first bits of a code point.
         self._rows = {n: of[0].tolist() for n, of in enumerate((of_one, of_two, of_three), 1)}
         self._group = {n: of[1].tolist() for n, of in enumerate((of_one, of_two, of_three), 1)}
 
@@ -327,16 +334,16 @@ class OpenCharacters:
         return [(missing, group) for missing, of in self._group.items() for group in sorted({*of} - {-1})]
 
     def is_common(self, missing: int, group: int) -> bool:
-        """Return whether a group is common: its first character is in a block of living scripts or emoji."""
+        """Return whether a group is common: in living scripts or emoji, or with two or more missing bytes."""
         first = self._group[missing].index(group) << 6 * missing
         return first < 0x3400 or 0xF900 <= first < 0x10000 or 0x1F000 <= first < 0x1FB00 or missing > 1
 
     def row(self, missing: int, group: int) -> list[int]:
-        """Return the group or kind that each of the 64 next bytes leads to."""
+        """Return the row of a group, see `OpenCharacters`."""
         return self._rows[missing][group]
 
     def begun(self, data: bytes) -> tuple[int, int]:
-        """Return the missing bytes and the group of an incomplete character, from its first bytes."""
+        """Return the number of missing bytes and the group of an incomplete character, from its first bytes."""
         missing = 1 if data[0] < 0xE0 else 2 if data[0] < 0xF0 else 3
         group = self._group[missing][data[0] & (0x1F, 0x0F, 0x07)[missing - 1]]
         for byte in data[1:]:

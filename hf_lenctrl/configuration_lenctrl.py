@@ -27,36 +27,37 @@ SINUSOIDS = ("paper", "fairseq")
 @dataclass(kw_only=True)
 class LengthControlRules:
     """
-    Fields of every length-controlled configuration, and their rules, which `@strict` checks after each construction.
+    Fields of every length-controlled configuration, with rules that `@strict` checks after each construction.
 
     Fields:
-        length_encoding (`str`, defaults to `"ldpe"`): The encoding that the decoder gets: `"ldpe"`, `"lrpe"`, `"pre"`
-            (see `hf_lenctrl.length_encoding`); `"pre_noise"`, which is `"pre"` with Gaussian noise on the ratio in
-            training, of standard deviation 2 / d_model, as its authors train it; `"learned"`, an embedding of the
-            remaining length (LenEmb, Kikuchi et al. 2016; Nguyen et al. 2023, eq. 18-19), whose table the encoder
-            shares with `encoder_length_embedding`; `"scale"`, token embeddings times the length (LC, Liu et
-            al. 2018; see `length_scale`); or `"none"` for the base model's decoder.
+        length_encoding (`str`, defaults to `"ldpe"`): The encoding of the length that the decoder gets. `"ldpe"`,
+            `"lrpe"` and `"pre"`: see `hf_lenctrl.length_encoding`. `"pre_noise"`: `"pre"` with Gaussian noise on the
+            ratio in training, of standard deviation 2 / d_model, as its authors train. `"learned"`: an embedding of
+            the remaining length (LenEmb, Kikuchi et al. 2016; Nguyen et al. 2023, eq. 18-19); with
+            `encoder_length_embedding`, the encoder shares its table. `"scale"`: token embeddings times the length (LC,
+            Liu et al. 2018; see `length_scale`). `"none"`: no encoding.
         encoder_length_embedding (`bool`, defaults to `False`): Add an embedding of the length to each of the encoder's
             inputs (Nguyen et al. 2023, eq. 16-17).
-        length_head (`bool`, defaults to `False`): Add a head to cross-attention, over the produced positions
+        length_head (`bool`, defaults to `False`): Add a head to cross-attention, over the decoder positions so far
             (Nguyen et al. 2023, eq. 20-24); see `LengthHeadAttention`.
-        learned_lengths (`int`, defaults to 512): Rows of the tables of `"learned"` and `encoder_length_embedding`, for
-            lengths from 0; longer lengths share the last row, lengths below 0 the first row.
-        length_scale (`int`, defaults to 1): `"scale"` divides the length by this number. 1 is LC as published, made
-            for a CNN. In a Transformer embeddings this large hide the positions; set the length of a typical target.
+        learned_lengths (`int`, defaults to 512): Number of rows in the tables of `"learned"` and
+            `encoder_length_embedding`, for lengths from 0. Longer lengths share the last row, and lengths below 0 the
+            first row.
+        length_scale (`int`, defaults to 1): `"scale"` divides the length by this number. 1 is LC as published for a
+            CNN. In a Transformer, embeddings this large hide the positions, so set the length of a typical target.
         absolute_positions (`bool`, defaults to `False`): Keep the decoder's own positions and add the length encoding
             ("+PE" in Takase & Okazaki 2019); with `False` the encoding replaces them. Always `True` for T5.
-        sinusoids (`str`, defaults to `"paper"`): `"paper"` computes `"ldpe"` and `"lrpe"` by the equations and does
-            not change the base model's positions. `"fairseq"` computes them, and the sinusoidal positions of Marian
-            and Pegasus, with the formulas of the code of Takase & Okazaki, for its checkpoints.
-        length_unit (`str`, defaults to `"token"`): The unit of lengths: `"token"`, or of the decoded text
-            `"character"` (Unicode code points), `"word"` (separated by white space), another unit of `LENGTH_UNITS`
+        sinusoids (`str`, defaults to `"paper"`): `"paper"` computes `"ldpe"` and `"lrpe"` by the equations of the
+            paper, and does not change the base model's positions. `"fairseq"` computes these encodings, and the
+            sinusoidal positions of Marian and Pegasus, by the formulas of Takase & Okazaki's code, for checkpoints of
+            this code.
+        length_unit (`str`, defaults to `"token"`): The unit of lengths: `"token"`, or a unit of the decoded text:
+            `"character"` (Unicode code points), `"word"` (separated by white space), another name in `LENGTH_UNITS`,
             or `"cost"` (a unit of the user, see `UnitTable.from_tokenizer`). Special tokens count zero.
         length (`int`, *optional*): Default length of a call.
-        length_constraint (`str`, *optional*): `"max"`, `"exact"` or `"min"`; the default constraint of a call to
-            `generate`.
-        length_tolerance (`int`, `float` or `tuple`, *optional*): With `length_constraint="exact"`, the window around
-            the length in calls that set neither: units, a share, or a pair of them, below and above. A call (or
+        length_constraint (`str`, *optional*): Default constraint of a call: `"max"`, `"exact"` or `"min"`.
+        length_tolerance (`int`, `float` or `tuple`, *optional*): With `length_constraint="exact"`, the default window
+            around the length: units, a share of the length, or a pair of these, below and above. A call (or
             `from_pretrained`) that sets a constraint does not use this window.
         length_predictor (`str`, *optional*): The `LengthPredictor` that the pipeline uses for `length="predict"`, a
             Hub name or a path; `"./name"` is a folder next to this configuration.
@@ -65,9 +66,9 @@ class LengthControlRules:
         length_projection (`bool`, defaults to `False`): Pass the length encoding through a linear layer that starts
             at zero, so that a pretrained model starts unchanged; see `add_length_control`.
         length_optional (`bool`, defaults to `False`): The model was also trained on rows without a length. A call
-            without a length, or with 0 in `forward`, disables the encoding: the model then works as a plain model.
+            without a length, or with length 0, disables the encoding, so that the model works as a plain model.
         trained_lengths (`dict`, *optional*): Percentiles of the lengths of the training targets, in units: `"1%"`,
-            `"50%"`, `"99%"` and `"max"`. `generate` warns of a length far outside the range from `"1%"` to `"99%"`.
+            `"50%"`, `"99%"` and `"max"`. `generate` warns if a length is far outside the range from `"1%"` to `"99%"`.
         unit_states (`int`, defaults to 1): Number of states of the model's `UnitTable`; `set_unit_table` sets it.
     """
 
@@ -149,42 +150,42 @@ class LengthControlRules:
 
 @strict
 class LenCtrlBartConfig(LengthControlRules, BartConfig):
-    """`BartConfig` and the fields of `LengthControlRules`."""
+    """`BartConfig` with the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_bart"
 
 
 @strict
 class LenCtrlMarianConfig(LengthControlRules, MarianConfig):
-    """`MarianConfig` and the fields of `LengthControlRules`."""
+    """`MarianConfig` with the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_marian"
 
 
 @strict
 class LenCtrlMBartConfig(LengthControlRules, MBartConfig):
-    """`MBartConfig` and the fields of `LengthControlRules`."""
+    """`MBartConfig` with the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_mbart"
 
 
 @strict
 class LenCtrlPegasusConfig(LengthControlRules, PegasusConfig):
-    """`PegasusConfig` and the fields of `LengthControlRules`."""
+    """`PegasusConfig` with the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_pegasus"
 
 
 @strict
 class LenCtrlM2M100Config(LengthControlRules, M2M100Config):
-    """`M2M100Config` and the fields of `LengthControlRules`."""
+    """`M2M100Config` with the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_m2m_100"
 
 
 @strict
 class LenCtrlT5Config(LengthControlRules, T5Config):
-    """`T5Config` and the fields of `LengthControlRules`."""
+    """`T5Config` with the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_t5"
     absolute_positions: bool = True
@@ -192,7 +193,7 @@ class LenCtrlT5Config(LengthControlRules, T5Config):
 
 @strict
 class LenCtrlMT5Config(LengthControlRules, MT5Config):
-    """`MT5Config` and the fields of `LengthControlRules`."""
+    """`MT5Config` with the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_mt5"
     absolute_positions: bool = True
@@ -200,14 +201,14 @@ class LenCtrlMT5Config(LengthControlRules, MT5Config):
 
 @strict
 class LenCtrlUMT5Config(LengthControlRules, UMT5Config):
-    """`UMT5Config` and the fields of `LengthControlRules`."""
+    """`UMT5Config` with the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_umt5"
     absolute_positions: bool = True
 
 
 def _of_text(name: str) -> property:
-    """Build a property that reads and sets a special token of `text_config`, which may be None."""
+    """Build a property that reads and sets a special token id of `text_config`, which may be None."""
     return property(
         lambda self: getattr(self.text_config, name, None), lambda self, value: setattr(self.text_config, name, value)
     )
@@ -245,18 +246,18 @@ class _HoldsConfig(PreTrainedConfig):
         return self.text_config._get_generation_parameters()
 
     def convert_rope_params_to_dict(self, **kwargs):
-        """Convert nothing: `text_config` has converted and checked its own fields."""
+        """Return the arguments unchanged, because `text_config` has converted and checked its own fields."""
         return kwargs
 
     def validate_rope(self):
-        """Check nothing: `text_config` has checked its own fields."""
+        """Check nothing, because `text_config` has checked its own fields."""
 
     validate_architecture = validate_layer_type = validate_rope
 
 
 @strict
 class LenCtrlCausalLMConfig(LengthControlRules, _HoldsConfig):
-    """`text_config`, the configuration of any causal language model, and the fields of `LengthControlRules`."""
+    """Configuration of a wrapped causal language model, in `text_config`, with the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_causal_lm"
     sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="llama")}
@@ -264,7 +265,7 @@ class LenCtrlCausalLMConfig(LengthControlRules, _HoldsConfig):
     absolute_positions: bool = True
 
     def validate_causal_length_control(self):
-        """Raise `ValueError` for fields that need an encoder, or that would break a pretrained causal model."""
+        """Raise `ValueError` if a field needs an encoder, or would break a pretrained causal model."""
         if not self.absolute_positions:
             raise ValueError("absolute_positions=False would take a causal model's positions away; leave it out")
         for name in ("encoder_length_embedding", "length_head", "length_tokens"):
@@ -276,7 +277,7 @@ class LenCtrlCausalLMConfig(LengthControlRules, _HoldsConfig):
 
 @strict
 class LenCtrlSeq2SeqLMConfig(LengthControlRules, _HoldsConfig):
-    """`text_config`, the configuration of any encoder-decoder, and the fields of `LengthControlRules`."""
+    """Configuration of a wrapped encoder-decoder, in `text_config`, with the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_seq2seq_lm"
     sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="bart")}
@@ -289,7 +290,7 @@ class LenCtrlSeq2SeqLMConfig(LengthControlRules, _HoldsConfig):
         return self.text_config.get_text_config(decoder=decoder, encoder=encoder)
 
     def validate_seq2seq_length_control(self):
-        """Raise `ValueError` for fields that change the parts of the inner model."""
+        """Raise `ValueError` if a field would change the parts of the inner model."""
         if not self.absolute_positions:
             raise ValueError("absolute_positions=False would take the positions of a wrapped model; leave it out")
         for name in ("encoder_length_embedding", "length_head"):

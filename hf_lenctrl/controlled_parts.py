@@ -1,4 +1,4 @@
-"""Add length control to parts of a stock model, in place: encoder, decoder, positions."""
+"""Classes and functions that add length control to parts of a stock model: encoder, decoder, positions."""
 
 from typing import Any
 
@@ -19,15 +19,15 @@ from .length_signal import (
 from .lengths import refuse_length
 
 
-# The class of a controlled part for each (mixin, stock class); hf_lenctrl.modeling_lenctrl fills it.
+# The class of a controlled part for each (mixin, stock class); hf_lenctrl.modeling_lenctrl fills the dictionary.
 CONTROLLED: dict[tuple[type, type], type] = {}
 
 
 def control(part: Any, mixin: type) -> None:
     """
-    Add length control to a stock part, in place: replace its class by a subclass with `mixin` first, as the library
-    `adapters` does. This takes half the time and memory of building the part again. The part keeps its modules;
-    `add_length_control` adds the new modules.
+    Add length control to a stock part, in place. The part's class becomes a subclass whose first base is `mixin`, as
+    in the library `adapters`. This takes half the time and memory of building the part again. The part keeps its
+    modules; `add_length_control` adds the new modules.
     """
     part.__class__ = CONTROLLED[mixin, type(part)]
     part.add_length_control()
@@ -35,12 +35,12 @@ def control(part: Any, mixin: type) -> None:
 
 def pair_mask(queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype, causal: bool = False) -> torch.Tensor:
     """
-    Return the additive attention mask of packed rows, `(batch_size, 1, queries, keys)`: a token sees only the tokens
-    of its pair; with `causal`, only itself and the tokens of its pair before it.
+    Return the additive attention mask of packed rows, `(batch_size, 1, queries, keys)`. A token attends only to the
+    tokens of its pair; with `causal`, only to itself and to earlier tokens of its pair.
 
     Args:
-        queries (`torch.LongTensor` of shape `(batch_size, queries)`): The number of each token's pair, 0 for padding.
-        keys (`torch.LongTensor` of shape `(batch_size, keys)`): The number of the pair of each token that may be seen.
+        queries (`torch.LongTensor` of shape `(batch_size, queries)`): The id of each token's pair, 0 for padding.
+        keys (`torch.LongTensor` of shape `(batch_size, keys)`): The id of the pair of each token that is attended to.
     """
     seen = (queries.unsqueeze(2) == keys.unsqueeze(1)).unsqueeze(1)
     seen = seen.tril() if causal else seen
@@ -61,25 +61,28 @@ class _NoPositions(_AddsNothing, nn.Module):
 
 class PositionsOfIds(_AddsNothing):
     """
-    M2M100's positions, which skip padding ids. The stock `forward` would get embeddings without ids. So our encoder
-    and decoder add the positions themselves, with `of`, and `forward` adds nothing.
+    Positions of M2M100, which skip padding ids. The stock part would call `forward` with embeddings, which do not show
+    the padding. So our encoder and decoder add the positions themselves, with `of`, and `forward` returns zero.
     """
 
     def add_length_control(self) -> None:
-        """Add no module: positions need none."""
+        """Do nothing, because positions need no new module."""
 
     def of(self: Any, input_ids, embeds: torch.Tensor, cache) -> torch.Tensor:
-        """Return the position embeddings for ids, or else for `embeds`: `(batch_size, sequence_length, d_model)`."""
+        """
+        Return the position embeddings for the ids, or for `embeds` if there are no ids,
+        `(batch_size, sequence_length, d_model)`.
+        """
         ids = None if input_ids is None else input_ids.to(self.weights.device)
         seen = 0 if cache is None else cache.get_seq_length()
         return super(_AddsNothing, self).forward(ids, embeds, seen).to(embeds.device)
 
 
 class _Part:
-    """Common base of the encoder and the decoder."""
+    """Common base class of the encoder and the decoder."""
 
     def __init__(self: Any, *args, **kwargs):
-        super().__init__(*args, **kwargs)  # only for a part without a model; `control` changes the parts of a model
+        super().__init__(*args, **kwargs)  # only if a part is built alone; `control` changes the parts of a model
         self.add_length_control()
         self.post_init()
 
@@ -94,8 +97,9 @@ class _Part:
 
     def _with_positions_of_pairs(self: Any, embeds, pair_ids, scale: float = 1.0):
         """
-        Correct embeddings so that positions restart at each pair: the stock part adds positions of the row, so add the
-        difference between positions in the pair and in the row. The stock part multiplies the sum by `scale`.
+        Correct embeddings so that positions restart at each pair. The stock part will add positions in the row, so add
+        the difference between positions in the pair and positions in the row. The stock part multiplies the embeddings
+        by `scale`, so divide the difference by `scale`.
         """
         positions = getattr(self, "embed_positions", None)
         if positions is None or isinstance(positions, _NoPositions):
@@ -107,7 +111,7 @@ class _Part:
         return embeds + (own - stock).to(embeds) / scale
 
     def resize_position_embeddings(self: Any, new_num_position_embeddings: int) -> None:
-        """Resize the positions with the base model's method, unless the length encoding has replaced them."""
+        """Resize the positions with the base model's method, unless the length encoding has replaced the positions."""
         positions = self.embed_positions
         super().resize_position_embeddings(new_num_position_embeddings)  # type: ignore[misc]
         if isinstance(positions, _NoPositions):
@@ -122,16 +126,16 @@ class _Part:
 
 class LengthControlledEncoder(_Part):
     """
-    Encoder that gets the length (Nguyen et al. 2023, eq. 16-17) with `config.encoder_length_embedding`.
+    Encoder that reads the length if `config.encoder_length_embedding` is set (Nguyen et al. 2023, eq. 16-17).
 
     If the decoder has a table of lengths too, the encoder uses the decoder's table (`share_length_table`). The table
-    is then one module: it is saved once, and an adapter changes it for both parts.
+    is then one module, so it is saved once, and an adapter changes it for both parts.
     """
 
     _table_of: tuple[Any, ...] = ()  # the decoder; in a tuple, so that it does not become a submodule of the encoder
 
     def add_length_control(self) -> None:
-        """Make the new modules; `control` or the constructor calls this once."""
+        """Add the new modules; `control` or the constructor calls this method once."""
         fill_positions(getattr(self, "embed_positions", None), self.config)
         if self.config.encoder_length_embedding:
             self.length_embedding = EncoderLengthEmbedding(self.config.learned_lengths, self.config.d_model)
@@ -148,7 +152,7 @@ class LengthControlledEncoder(_Part):
         return (*self._table_of, self)[0].length_embedding
 
     def state_dict(self: Any, *args, prefix: str = "", **kwargs):
-        """Return the base class's state; if the encoder is saved without the model, add the shared table."""
+        """Return the base class's state. If the encoder is saved without the model, add the shared table."""
         found = super().state_dict(*args, prefix=prefix, **kwargs)  # type: ignore[misc]
         if self._table_of and not prefix:
             found["length_embedding.weight"] = self.length_table.weight.detach()
@@ -165,8 +169,8 @@ class LengthControlledEncoder(_Part):
         **kwargs,
     ):
         """
-        Run the encoder; `length` and `pair_ids` are those of `LengthControlledDecoder.forward`. `progress` is ignored:
-        a model passes the same arguments to both parts.
+        Run the encoder. For `length` and `pair_ids` see `LengthControlledDecoder.forward`. `progress` is ignored; a
+        model passes it because both parts get the same arguments.
         """
         if pair_ids is not None:
             inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
@@ -174,7 +178,7 @@ class LengthControlledEncoder(_Part):
         if self.config.encoder_length_embedding:
             if inputs_embeds is None:
                 # The encoders of Marian and Pegasus, unlike their decoders, scale the embeddings that they look up,
-                # but not those that they get.
+                # but not embeddings that they get.
                 inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
             lengths = required_length(length, self.config, inputs_embeds, self.training)  # (B,)
             table = self.length_table
@@ -193,12 +197,12 @@ class LengthControlledDecoder(_Part, LengthSignal):
     """
     Decoder that adds a length encoding to its token embeddings, or multiplies them by the length.
 
-    It passes the result to the parent's `forward` as `inputs_embeds`, so no code of the parent is copied. Without
-    `config.absolute_positions` the decoder has no other positions, as in the papers' LDPE and LRPE.
+    It passes the result to the parent's `forward` as `inputs_embeds`, so no code of the parent is copied. If
+    `config.absolute_positions` is false, the decoder has no other positions, as in the published LDPE and LRPE.
     """
 
     def add_length_control(self) -> None:
-        """Make the new modules; `control` or the constructor calls this once."""
+        """Add the new modules; `control` or the constructor calls this method once."""
         config = self.config
         self.add_length_signal()
         fill_positions(getattr(self, "embed_positions", None), config)
@@ -228,16 +232,17 @@ class LengthControlledDecoder(_Part, LengthSignal):
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Decoder input ids.
-            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units;
-                defaults to `config.length`, except in training.
+            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Length to condition
+                on, in units; defaults to `config.length`, except in training.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units produced before
-                each prediction; by default counted from `input_ids`. A step with a filled cache needs this argument,
-                because it sees only the last token; so does a call with embeddings instead of ids.
-            pair_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): For packed rows, the
-                number of each token's pair; `length` and `progress` then have a value for each token.
+                each prediction; by default counted from `input_ids`. Required with a filled cache, because the call
+                then gets only the last token, and with embeddings instead of ids.
+            pair_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): For packed rows, the id
+                of each token's pair; `length` and `progress` then have a value for each token.
 
         Raises:
-            `ValueError`: without any length, and if progress is missing and cannot be counted.
+            `ValueError`: if no length is known, if the model ignores lengths but `length` is given, or if the progress
+                is missing and cannot be counted.
         """
         config, kwargs[CACHE] = self.config, cache
         encoding = config.length_encoding

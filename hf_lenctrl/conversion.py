@@ -1,4 +1,4 @@
-"""Find the class and tokenizer of a checkpoint, and convert a plain model to a length-controlled one."""
+"""Functions that find the class and tokenizer of a checkpoint, and that add or remove length control."""
 
 import copy
 import logging
@@ -52,15 +52,15 @@ _OWN_FIELDS = ("model_type", "architectures", "transformers_version", "_name_or_
 
 
 class _AdaptedModel:
-    """The Auto class of adapters: `from_pretrained` is `load_adapter`."""
+    """An Auto class for adapters, whose `from_pretrained` is `load_adapter`."""
 
     from_pretrained = staticmethod(load_adapter)
 
 
 def auto_class(name, **kwargs) -> Any:
     """
-    Return the Auto class of a checkpoint, by the configuration of `name`: `AutoModelForSeq2SeqLM` or
-    `AutoModelForCausalLM`. For an adapter, return a class whose `from_pretrained` is `load_adapter`. `kwargs` are
+    Return the Auto class that loads a checkpoint. The configuration of `name` decides between `AutoModelForSeq2SeqLM`
+    and `AutoModelForCausalLM`. For an adapter, return a class whose `from_pretrained` is `load_adapter`. `kwargs` are
     options of `from_pretrained`.
     """
     if is_adapter(name, **kwargs):
@@ -73,8 +73,8 @@ def auto_class(name, **kwargs) -> Any:
 
 def tokenizer_of(name, **kwargs) -> Any:
     """
-    Load the tokenizer of a checkpoint by `AutoTokenizer.from_pretrained`. Raises `ValueError` if there is no
-    tokenizer; transformers would return one without a vocabulary, or raise a `TypeError`.
+    Load the tokenizer of a checkpoint with `AutoTokenizer.from_pretrained`. Raise `ValueError` if there is no
+    tokenizer; transformers would return a tokenizer without a vocabulary, or raise a `TypeError`.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
@@ -86,8 +86,8 @@ def tokenizer_of(name, **kwargs) -> Any:
 
 def check_tokenizer(tokenizer, name, model=None) -> None:
     """
-    Raise `ValueError` for a tokenizer that is None, has only special entries, or does not belong to the model, because
-    their numbers of entries differ.
+    Raise `ValueError` if the tokenizer is None, has only special entries, or has a number of entries that does not fit
+    the model.
     """
     separate = getattr(tokenizer, "separate_vocabs", False)
     special = () if tokenizer is None else {*tokenizer.all_special_tokens, "<mask>"}
@@ -97,7 +97,7 @@ def check_tokenizer(tokenizer, name, model=None) -> None:
         raise ValueError(_no_tokenizer(name))
     rows = entries if model is None else model.get_output_embeddings().weight.shape[0]
     if not separate and not getattr(getattr(model, "config", None), "share_encoder_decoder_embeddings", True):
-        rows = model.config.vocab_size  # the encoder's vocabulary, which begins with the decoder's
+        rows = model.config.vocab_size  # of the encoder's vocabulary, which begins with the decoder's
     padding = 512 if hasattr(model, "unit_table") else rows  # the limit of `UnitTable.padded`; a plain model has none
     if not entries <= rows < entries + padding:
         raise ValueError(f"the tokenizer has {entries} entries, the model {name} has {rows}; pass the model's own")
@@ -109,7 +109,7 @@ def _no_tokenizer(name) -> str:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that `pipeline(...)` loaded, with the Hub options for the predictor in its repository."""
+    """A model that `pipeline(...)` has loaded, with Hub options to load a length predictor from its repository."""
 
     model: PreTrainedModel
     hub_options: dict[str, Any] = field(default_factory=dict)
@@ -132,7 +132,7 @@ class PipelineModel(AutoModelForSeq2SeqLM):
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """Names of the parameters: kept from the plain model, new, and dropped."""
+    """The names of the parameters that a conversion kept from the plain model, added, and dropped."""
 
     kept: tuple[str, ...]
     new: tuple[str, ...]
@@ -221,33 +221,35 @@ def add_length_control(
 ) -> Any:
     """
     Add length control to a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model. A model of most
-    other architectures becomes a part of a `LenCtrlForSeq2SeqLM`, or of a `LenCtrlForCausalLM` if it has no encoder.
+    other architectures is wrapped in a `LenCtrlForSeq2SeqLM`, or in a `LenCtrlForCausalLM` if it has no encoder.
 
-    The decoder keeps its positions. The length encoding passes through a new linear layer that starts at zero. The
-    encoder's length embedding (with `"learned"` it also serves the decoder, without that layer) and the length head's
-    projection also start at zero. So until training, the logits of the new model equal those of the plain model bit
-    for bit, at any length. Weights, dtype, configuration and generation configuration are copied; the plain model does
-    not change.
+    The decoder keeps its positions. The length encoding passes through a new linear layer. This layer, the encoder's
+    length embedding and the length head's projection start at zero. So before training, the new model has the logits
+    of the plain model, bit for bit, at any length. If encoder and decoder share a `"learned"` embedding, there is no
+    linear layer. Weights, dtype, configuration and generation configuration are copied; the plain model does not
+    change.
 
     Args:
         model_or_path (`PreTrainedModel` or `str`): A plain model, or a folder or Hub name of one.
         length_encoding (`str`, *optional*, defaults to `"ldpe"`): `"ldpe"`, `"lrpe"`, `"pre"`, `"pre_noise"` or
             `"learned"`.
-        length_unit (`str`, *optional*, defaults to `"token"`): A unit with a name, see `docs/units.md`, or `"cost"`.
+        length_unit (`str`, *optional*, defaults to `"token"`): The name of a unit, see `docs/units.md`, or `"cost"`.
         cost (`Unit` or `Callable[[str], int]`, *optional*): What `"cost"` counts, see `UnitTable.from_tokenizer`.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's tokenizer; by default that of the same folder.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's tokenizer; by default the one in its folder. A
+            model that is passed as an object needs this argument.
         length_tokens (`LengthTokens`, *optional*): Tokens before the source; the model's embedding must have rows for
-            them. With these, or with the encoder's embedding, `length_encoding="none"` is allowed. options: Other
-            fields of the new model's configuration: `length`, `length_constraint` and `length_tolerance`, the defaults
-            of a call; `encoder_length_embedding` and `length_head`, the other parts of Nguyen et al. 2023.
+            them. With length tokens or the encoder's embedding, `length_encoding="none"` is allowed.
+        options: Other fields of the new model's configuration, such as `length` and `length_constraint`, the
+            defaults of a call, or `encoder_length_embedding` and `length_head` of Nguyen et al. 2023.
 
     Returns:
         The length-controlled model, in eval mode; its `conversion_report` (`ConversionReport`) names the kept, new and
         dropped parameters.
 
     Raises:
-        `ValueError`: for an architecture that cannot read a length, a model with length control, an encoding that
-            cannot be added, a model without a tokenizer, or invalid fields of the configuration.
+        `ValueError`: if the architecture cannot read a length, if the model has length control already, if the
+            encoding cannot be added, if there is no tokenizer, or if fields of the configuration are invalid.
+        `TypeError`: if an option is unknown.
     """
     if isinstance(model_or_path, PreTrainedModel):
         plain: Any = model_or_path
@@ -301,21 +303,21 @@ def add_length_control(
 
 def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
     """
-    Return the plain model inside a model that also generates without a length: a stock model with the same weights,
-    without the modules of length control. This is the inverse of `add_length_control`.
+    Return the plain model inside a model with `length_optional`: a stock model with the same weights, without the
+    modules of length control. This is the inverse of `add_length_control`.
 
-    The logits of the plain model equal those of the given model without a length, bit for bit. Dtype, configuration
-    and generation configuration are copied; the given model does not change.
+    The logits of the plain model equal the logits of the given model without a length, bit for bit. Dtype,
+    configuration and generation configuration are copied; the given model does not change.
 
     Args:
-        model_or_path (`PreTrainedModel` or `str`): A model with `length_optional`, or a folder or Hub name of one. The
-            tokenizer of this model is the plain model's too.
+        model_or_path (`PreTrainedModel` or `str`): A model with `length_optional`, or its folder or Hub name. The
+            plain model uses the same tokenizer.
 
     Returns:
         The plain model, in eval mode.
 
     Raises:
-        `ValueError`: for a model that always needs a length, or that uses fairseq's sinusoids.
+        `ValueError`: if the model always needs a length, or uses fairseq's sinusoids.
     """
     loaded = isinstance(model_or_path, PreTrainedModel)
     model = cast(Any, model_or_path) if loaded else auto_class(model_or_path).from_pretrained(model_or_path)

@@ -1,20 +1,21 @@
-"""The pipeline of a checkpoint that is loaded with `trust_remote_code=True`: it calls the installed package."""
+"""The pipeline of a checkpoint that is loaded with `trust_remote_code=True`. It calls the installed package."""
 
 from pathlib import Path
 from typing import Any
 
 
-# Not "length-controlled-generation": after an import of the package, transformers would ask for `trust_remote_code`.
+# This is not the task name of the package. With that name, transformers would ask for `trust_remote_code` after an
+# import of the package.
 TASK = "length-control"
 
 
 class CustomPipeline:
     """
-    Build the pipeline of the package for `transformers.pipeline(model=name, trust_remote_code=True)`.
+    Builder of the package's pipeline for `transformers.pipeline(model=name, trust_remote_code=True)`.
 
-    A checkpoint does not contain the code of the pipeline, because this would double the code in it. The package loads
-    the model again, because the checkpoint defines the model's classes a second time. Raises `ImportError` without the
-    package.
+    A checkpoint does not contain the pipeline's code, which would double the code in the checkpoint. The package loads
+    the model again, because the checkpoint has its own copies of the model classes. Raise `ImportError` if the package
+    is not installed.
     """
 
     # transformers reads these names to decide what it loads for a pipeline

@@ -31,19 +31,21 @@ class PromptSpan:
     start: int  # columns of a cache that are not among the ids
     columns: int  # columns of the ids before the output
     thoughts: Thoughts | None = None
-    closed: torch.Tensor | None = None  # (batch_size,) whether each prompt closes the thoughts
+    closed: torch.Tensor | None = None  # (batch_size,) whether each prompt ends the thoughts
 
 
 def defaults_for(model, generation_config=None) -> dict[str, Any]:
     """
-    Return the defaults of the `lengths.OPTIONS`, which hold unless a call sets them; `None` if there is no default.
+    Return the default of each option in `lengths.OPTIONS`; `None` if there is no default.
 
-    The model's configuration has them, then its generation configuration, then the one of the call; a later one
-    overrides, with a warning, once, for the model's two. A window of two sides is a list there, as in JSON. A
-    constraint without a window removes an earlier window.
+    A default comes from the model's configuration, the model's generation configuration or the call's
+    `generation_config`. A later configuration in this list overrides an earlier configuration. Warn once if the
+    model's two configurations differ. A constraint without a window removes an earlier window. A pair is a list in
+    JSON, and becomes a tuple.
 
     Raises:
-        `ValueError`: for a window without `"exact"`, and for a generation configuration with a misspelt length option.
+        `ValueError`: if there is a window without `"exact"`, or if a generation configuration has a misspelt length
+            option.
     """
     found: dict[str, Any] = dict.fromkeys(OPTIONS)
     known = vars(GenerationConfig()).keys() | {*OPTIONS}
@@ -59,7 +61,7 @@ def defaults_for(model, generation_config=None) -> dict[str, Any]:
         found |= {name: value for name, value in given.items() if value is not None}
     tolerance = found["length_tolerance"]
     found["length_tolerance"] = tuple(tolerance) if isinstance(tolerance, list) else tolerance
-    if tolerance is not None and found["length_constraint"] != "exact":  # else the call that takes it checks it
+    if tolerance is not None and found["length_constraint"] != "exact":  # else the call checks the tolerance
         check_tolerance(tolerance, found["length_constraint"])
     for name in OPTIONS[:2]:
         own, other = getattr(model.config, name, None), getattr(model.generation_config, name, None)
@@ -73,7 +75,9 @@ def defaults_for(model, generation_config=None) -> dict[str, Any]:
 
 
 def warn_of_range(length: torch.Tensor, trained: dict | None, unit: str) -> None:
-    """Warn, once for a model, if lengths `(batch_size,)` are far outside its training lengths (`trained_lengths`)."""
+    """
+    Warn, once for each model, if lengths `(batch_size,)` are far outside its training lengths (`trained_lengths`).
+    """
     length = length[length > 0]  # 0 means no length
     if trained and len(length) and bool(((length < 0.9 * trained["1%"]) | (length > 1.1 * trained["99%"])).any()):
         warn_once(
@@ -88,7 +92,7 @@ def warn_of_range(length: torch.Tensor, trained: dict | None, unit: str) -> None
 class Resolved:
     """The length options of a call of `generate`, with the defaults filled in."""
 
-    # "stock": call the base class; "none": call a model that reads lengths without a length
+    # "stock": call the base class; "none": call a length-controlled model, but without a length
     mode: Literal["stock", "none", "length"]
     length: int | list[int] | torch.Tensor | Target | None = None
     other: tuple[str, Any] | None = None  # the limit in a second unit, see `units_apart`
@@ -98,10 +102,11 @@ class Resolved:
 
 def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tolerance) -> Resolved:
     """
-    Resolve the length options of a call of `generate`: fill in the defaults, and find the mode. It needs no model.
+    Resolve the length options of a call of `generate`: fill in the defaults, and choose the mode.
 
     Args:
-        config (`PreTrainedConfig`): The model's configuration: `length_controlled` and `length_optional`.
+        config (`PreTrainedConfig`): The model's configuration, of which `length_controlled` and `length_optional` are
+            read.
         defaults (`dict`): The defaults of the options, see `defaults_for`.
         unit (`str`): The model's unit.
         length, constraint, tolerance: The options of the call; `FROM_CONFIG` if the call does not set one.
@@ -122,7 +127,7 @@ def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tol
     """
     controlled = config.length_controlled
     if length is None or length is FROM_CONFIG and constraint is None and not controlled:
-        defaults = dict.fromkeys(defaults)  # without a length its options have no effect
+        defaults = dict.fromkeys(defaults)  # without a length, the other options have no effect
     length, other = units_apart(defaults["length"] if length is FROM_CONFIG else length, unit)
     if other is not None:
         constraint = check_pair("max" if constraint is FROM_CONFIG else constraint)
@@ -140,10 +145,10 @@ def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tol
 
 
 class LengthControlledGeneration:
-    """Mixin of every model of this package: `generate` with a length."""
+    """Mixin for every model of this package, whose `generate` takes a length."""
 
     config: PreTrainedConfig
-    device: Any  # most subclasses define this and `unit_table` as properties
+    device: Any  # most subclasses define `device` and `unit_table` as properties
     generation_config: GenerationConfig
     unit_table: Any
 
@@ -162,50 +167,51 @@ class LengthControlledGeneration:
         **kwargs,
     ):
         """
-        Generate outputs of a length: `GenerationMixin.generate` with more arguments.
+        Generate outputs of a requested length. This is `GenerationMixin.generate` with more arguments.
 
-        Unless the call sets `max_length` or `max_new_tokens` (itself or in `generation_config`), the limit on new
-        tokens comes from the length; it is large enough to cut no output. The length also overrides the checkpoint's
-        `min_length`. This method does not choose among candidates; the pipeline does.
+        Unless the call sets `max_length` or `max_new_tokens` (itself or in `generation_config`), the maximum number of
+        new tokens comes from the length, and is large enough to cut no output. The length also overrides the
+        checkpoint's `min_length`. This method does not choose among candidates; the pipeline does.
 
         Args:
-            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units for
-                the whole batch or for each example. `None` disables a default: a model with `length_optional` then
-                works as a plain model, also with 0 or without a default. For a single text, each of several lengths
-                gives an output, and the encoder runs once. A dictionary of two units, `{"character": 30, "word": 6}`,
-                has a length in the model's unit, and a limit in a second unit. It needs the argument `tokenizer`, and
-                its default constraint is `"max"`.
-            length_constraint (`str`, *optional*): `"max"`, never longer than `length`; `"exact"`, this length
-                wherever the vocabulary allows it, with a warning where it did not; `"min"`, never shorter, and at most
-                four times as long; `None`, no constraint, the default without a length. See
-                `LengthConstraintLogitsProcessor`.
-            length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window: the model plans
-                for `length`, and an output may end at most this far from `length`. Units (4), a share of the length
-                (0.1), a pair of these, below and above, `(0, 4)`, or a list with one item for each example. A share is
-                rounded down, to at least one unit; 0 means no window. The default holds only with the default
-                constraint.
+            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested length in
+                units, for the whole batch or for each example. `None` disables a default length. If there is no
+                length, or the length is 0, a model with `length_optional` works as a plain model. Several lengths for
+                a single text give one output each, and the encoder runs once if it reads no length. A dictionary of
+                two units, `{"character": 30, "word": 6}`, has a length in the model's unit, and a maximum in a second
+                unit. A dictionary needs the argument `tokenizer`, and its default constraint is `"max"`.
+            length_constraint (`str`, *optional*): `"max"`: never longer than `length`. `"exact"`: this length, or a
+                warning if the vocabulary does not allow it. `"min"`: never shorter, and at most four times as long.
+                `None`: no constraint, the default without a length. See `LengthConstraintLogitsProcessor`.
+            length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window: `length` is the
+                planned length, and the produced length may differ from it by at most this tolerance. The value is
+                units (4), a share of the length (0.1), a pair of these, below and above, `(0, 4)`, or a list with one
+                item for each example. A share is rounded down, to at least one unit; 0 means no window. The default
+                holds only with the default constraint.
             length_from (`str` or `list[int]`, *optional*): For a causal model that thinks, the marker that ends its
-                thoughts: `"</think>"`, or ids. The length is that of the answer after the marker, without white space
-                at its start; before the marker the model generates without a length. A marker in the prompt counts if
-                only white space follows. Needs `tokenizer=`. If an output has no marker, nothing keeps its length, and
-                a warning says so.
-            thinking_budget (`int`, *optional*): The most new tokens of thoughts; then the marker is added.
-            guidance_scale (`float`, *optional*): For a model with `length_optional`, guidance towards the length, see
-                `LengthGuidanceLogitsProcessor`; 1.5 to 3 are useful. Each step then runs the model twice.
+                thoughts: `"</think>"`, or ids. Only the answer after the marker has the length, without white space at
+                its start; the thoughts before the marker have no length. A marker in the prompt is used if only white
+                space follows. Needs `tokenizer=`. If an output has no marker, its length is not controlled, and a
+                warning says so.
+            thinking_budget (`int`, *optional*): The maximum number of new tokens of thoughts; then the marker is
+                added.
+            guidance_scale (`float`, *optional*): For a model with `length_optional`, the strength of guidance towards
+                the length, see `LengthGuidanceLogitsProcessor`; 1.5 to 3 are useful. Each step then runs the model
+                twice.
 
-        Defaults come from the call's `generation_config`, then the model's, then `config`.
+        A default comes from the call's `generation_config`, else the model's `generation_config`, else `config`.
 
         Raises:
-            `TypeError`, `ValueError`: for a length that is missing, not an integer, below 1, of another size than the
-                batch, or too long for the decoder's positions; for an unknown constraint; for an exact length that
-                `max_new_tokens` is too small for; for a tolerance without `"exact"`.
+            `TypeError`, `ValueError`: if a length is missing, not an integer, below 1, or too long for the decoder's
+                positions; if the number of lengths is not the batch size; if the constraint is unknown; if
+                `max_new_tokens` is too small for an exact length; if a tolerance is given without `"exact"`.
         """
         generate = super().generate  # type: ignore[misc]
-        # Name the positional arguments after `inputs`, as the base method does.
+        # Pass positional arguments after `inputs` by their names in the base method.
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         kwargs |= {} if cache is None else {CACHE: cache}
-        table = self.unit_table  # not `self.device`, because the first parameter may be offloaded
-        if isinstance(length, Target):  # of the pipeline, which has resolved and checked it
+        table = self.unit_table  # its device is used, because the first parameter may be offloaded
+        if isinstance(length, Target):  # the pipeline has resolved and checked the length
             asked, table = Resolved("length", length, constraint=length_constraint), length.table or table
         else:
             own = defaults_for(self, kwargs.get("generation_config"))
@@ -218,7 +224,7 @@ class LengthControlledGeneration:
                 refuse_length()
             return generate(inputs, **kwargs)
         rows = self._rows(inputs, kwargs)
-        batch_size = 1 if rows is None else len(rows)  # GenerationMixin also uses 1 without any input
+        batch_size = 1 if rows is None else len(rows)  # GenerationMixin also uses 1 if there is no input
         if asked.mode == "none":
             none = torch.zeros(batch_size, dtype=torch.long, device=self.device)
             return generate(inputs, **kwargs, length=none)
@@ -259,8 +265,8 @@ class LengthControlledGeneration:
 
     def _guide(self, kwargs: dict, scale: float, batch_size: int) -> None:
         """
-        Add the logits processor of the length guidance to the arguments; run the encoder, if any, only once. Raises
-        `ValueError` if the model needs a length in each call.
+        Add the logits processor of the length guidance to the arguments, and run the encoder here if there is an
+        encoder. Raise `ValueError` if the model needs a length in each call, or if there is a negative prompt.
         """
         if not self.config.length_optional or kwargs.get("negative_prompt_ids") is not None:
             raise ValueError(
@@ -280,7 +286,9 @@ class LengthControlledGeneration:
         kwargs["logits_processor"] = [guide, *(kwargs.get("logits_processor") or [])]
 
     def _check_thinking(self, length_from, budget, without: bool) -> None:
-        """Raise `ValueError` for thinking options without effect: in an encoder-decoder, or `without` a length."""
+        """
+        Raise `ValueError` if thinking has no effect, in an encoder-decoder or if the call has no length (`without`).
+        """
         given = f"length_from={length_from!r}" if budget is None else f"thinking_budget={budget}"
         if self.config.is_encoder_decoder:
             raise ValueError(f"{given} is for causal models, got {type(self).__name__}; leave it out")
@@ -292,13 +300,16 @@ class LengthControlledGeneration:
         default = GenerationConfig._get_default_generation_params()["max_length"]
         if self.generation_config.max_length == default:
             self.generation_config.max_length = None
-        if vars(self.generation_config).keys() & {*OPTIONS}:  # otherwise loading drops them
+        if vars(self.generation_config).keys() & {*OPTIONS}:  # otherwise loading drops these options
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
     def _one_text(self, inputs, kwargs: dict, many: int) -> tuple:
-        """Return the arguments of `generate` for `many` outputs of one text; run the encoder once if possible."""
-        rows = torch.zeros(many, dtype=torch.long)  # an index on the CPU goes with tensors of any device
+        """
+        Return inputs and keyword arguments of `generate` for `many` outputs of one text. Run the encoder once if
+        possible.
+        """
+        rows = torch.zeros(many, dtype=torch.long)  # an index on the CPU works for tensors on any device
         kwargs |= {name: kwargs[name][rows] for name in _PER_ROW if kwargs.get(name) is not None}
         given = kwargs.get("encoder_outputs")
         if given is not None:
@@ -312,25 +323,29 @@ class LengthControlledGeneration:
         return None, kwargs | encode_once(self, first, rows)
 
     def _rows(self, inputs, kwargs) -> torch.Tensor | None:
-        """Return the first tensor argument with a row for each example; `None` if there is none."""
+        """Return the first tensor argument that has a row for each example; `None` if there is no such argument."""
         names = ("input_ids", "inputs_embeds", "decoder_input_ids", "encoder_outputs")
         given = next((v for v in (inputs, *map(kwargs.get, names)) if v is not None), None)
         return given if given is None or isinstance(given, torch.Tensor) else given[0]  # `encoder_outputs` is a tuple
 
     @property
     def _positions(self) -> int | None:
-        """Return the number of decoder positions; `None` for no limit."""
+        """Return the number of decoder positions; `None` if there is no limit."""
         positions = getattr(self.config, "max_position_embeddings", None)  # T5 has none
         return positions if self.config.absolute_positions else None
 
     def _prepare_generation_config(self, generation_config, **kwargs):
-        """Call the base class's method, but keep `length`: the method removes names that a configuration has."""
+        """
+        Call the base class's method, but keep `length`, because the method removes names of configuration fields.
+        """
         ours = {name: kwargs.pop(name) for name in _OURS if name in kwargs}
         config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         return config, model_kwargs | ours
 
     def _get_candidate_generator(self, *args, model_kwargs, assistant_model=None, **kwargs):
-        """Build the generator of assisted generation; a plain draft model gets no length, but keeps the constraint."""
+        """
+        Build the candidate generator of assisted generation. A plain draft model gets the constraint, but no length.
+        """
         draft = getattr(assistant_model, "config", None)
         if assistant_model is not None and not getattr(draft, "length_controlled", False):
             model_kwargs = {name: value for name, value in model_kwargs.items() if name not in _OURS}

@@ -16,37 +16,39 @@ from .thoughts import thoughts_of
 
 class LengthConstraintLogitsProcessor(LogitsProcessor):
     """
-    A hard constraint on the length of each output, in any unit, for any model, length-controlled or not; for greedy
-    search, beam search or sampling. A length-controlled model builds the processor from `length_constraint=`; with
-    other models, pass the processor to `generate`.
+    A hard constraint on the length of each output, in any unit, for any model, length-controlled or not, and for
+    greedy search, beam search or sampling. A length-controlled model builds the processor from `length_constraint=`;
+    with other models, pass the processor to `generate`.
 
-    It masks entries that do not fit, that would cut a character in two (byte-level BPE) or that add nothing. It masks
-    EOS if `constraint` forbids an end. The scores of other entries do not change, so beam search prefers outputs that
-    end where the model would end. If no entry fits, EOS is allowed. If no entries add up to an `"exact"` length, the
-    output has the next shorter possible length. Masks of other processors stay, except inside a character that is
-    split over entries: the character is always completed.
+    The processor masks entries that do not fit, that would leave a character incomplete (byte-level BPE) or that add
+    no units. EOS is masked if `constraint` forbids an end. The scores of other entries do not change, so beam search
+    prefers outputs that end where the model would end. If no entry fits, EOS is allowed. If no entries add up to an
+    `"exact"` length, the output has the next shorter possible length. Masks of other processors stay, except inside a
+    character that is split over entries, because the character is always completed.
 
     Args:
         unit_table (`UnitTable`): Units that each entry of the model's vocabulary adds.
-        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Units, for all or for each.
-        constraint (`str`, *optional*, defaults to `"max"`): `"max"`, never longer; `"exact"`, this length; `"min"`,
+        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Requested length in units, for all
+            examples or for each.
+        constraint (`str`, *optional*, defaults to `"max"`): `"max"`: never longer. `"exact"`: this length. `"min"`:
             never shorter, and at most four times as long.
         tolerance (`int`, `float`, `tuple` or `list`, *optional*): For `"exact"`, a window around the length, see
             `length_tolerance` of `generate`.
         eos_token_id (`int` or `list[int]`): Ids that end an output.
         max_length (`int` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): The limit of `generate`, in
-            positions with EOS, for all or for each; outputs are complete before it, and larger entries are chosen when
-            an exact length needs them.
-        prompt_length (`int`, *optional*, defaults to 0): First positions that do not count, for decoder-only models.
-        start_length (`int`, *optional*, defaults to 1): Positions before the text that add nothing: the decoder
-            start, a forced BOS or language code.
+            positions with EOS, for all examples or for each. Outputs are complete before the limit; if an exact length
+            would take too many entries, entries of more units are chosen.
+        prompt_length (`int`, *optional*, defaults to 0): Number of first positions that do not count: the prompt.
+        start_length (`int`, *optional*, defaults to 1): Number of positions before the text that add no units: the
+            decoder start, a forced BOS or language code.
         length_from (`str` or `list[int]`, *optional*): The marker that ends the thoughts of a thinking model, a text
             such as `"</think>"`, or ids. Entries up to the marker do not count, and are not masked.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's tokenizer, for `length_from`.
 
     Raises:
-        `TypeError`, `ValueError`: for an unknown constraint, a length that is missing, not an integer or below 1, a
-            tolerance without `"exact"`, a missing EOS, or a `max_length` too small for an exact length.
+        `TypeError`, `ValueError`: if the constraint is unknown, if a length is missing, not an integer or below 1, if
+            a tolerance is given without `"exact"`, if EOS is missing, or if `max_length` is too small for an exact
+            length.
 
     Example:
 
@@ -106,7 +108,9 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
                 raise ValueError(f"{need}, max_length leaves {limit - self.prompt_length}; raise it or max_new_tokens")
 
     def of(self, examples: torch.Tensor) -> "LengthConstraintLogitsProcessor":
-        """Return a processor for rows of the given examples, `(rows,)`; an example may have any number of rows."""
+        """
+        Return a processor for rows of the examples with the indices `examples (rows,)`; an index may occur repeatedly.
+        """
         own = copy.copy(self)
         own.low, own.high = self.low[examples], self.high[examples]
         if isinstance(self.max_length, torch.Tensor):
@@ -116,7 +120,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     def __call__(self, input_ids, scores):
         """
         Return the scores with `-inf` for entries that the constraint forbids, for ids `(rows, sequence_length)` and
-        logits or log-probabilities `(rows, vocab_size)`. Rows are examples, or the beams or samples of each, in order.
+        logits or log-probabilities `(rows, vocab_size)`. Each example has one or more consecutive rows (beams,
+        samples).
         """
         rows, vocab_size = scores.shape
         rules = self.rules
@@ -126,7 +131,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             raise ValueError(f"scores for {rows} rows and {vocab_size} entries do not go with {own}")
         copies = rows // examples
         count, state = self.running(input_ids)  # (rows,) each
-        # Entries that add nothing (BOS or a language code) are allowed only at the start.
+        # Entries that add no units (BOS or a language code) are allowed only at the start.
         at_start = input_ids.shape[1] - self.prompt_length <= 2 and self.thoughts is None
         start = count == 0 if at_start else None  # (rows,)
         left = None
@@ -141,23 +146,25 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         """
         Constrain scores in place, for texts whose units are already counted. The order of the steps matters:
 
-        1. Keep the scores of EOS and of entries that add nothing, which the masks change.
+        1. Copy the scores of EOS and of entries that add no units, which the masks change.
         2. Mask entries that do not fit the remaining units.
-        3. At the start, restore the scores of entries that add nothing.
-        4. Mask entries after which the text cannot end within the positions that are left, but not EOS.
-        5. For an exact length, mask entries that are too short for the positions that are left.
+        3. At the start, restore the scores of entries that add no units.
+        4. Mask entries, but not EOS, after which the text cannot end within the positions that are left.
+        5. For an exact length, mask entries that add too few units for the positions that are left.
         6. In rows without an allowed entry, use `_fallback_scores`, with the scores of step 1.
 
         Args:
             scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits or log-probabilities.
             state, remaining (`torch.LongTensor` of shape `(rows,)`): The state of each text in the unit table, below 0
-                for `Thoughts`; units up to the highest length.
-            slack (`torch.LongTensor` of shape `(rows,)`, *optional*): Units between the lowest and the highest length.
-            left (`torch.LongTensor` of shape `(rows,)`, *optional*): Entries that may follow the next one before EOS.
-            start (`torch.BoolTensor` of shape `(rows,)`, *optional*): Rows where entries that add nothing may stand.
+                in thoughts, and the number of units up to the highest length.
+            slack (`torch.LongTensor` of shape `(rows,)`, *optional*): The highest length minus the lowest length.
+            left (`torch.LongTensor` of shape `(rows,)`, *optional*): Maximum number of entries between the next entry
+                and EOS.
+            start (`torch.BoolTensor` of shape `(rows,)`, *optional*): Rows where entries that add no units are
+                allowed.
 
         Returns:
-            `torch.FloatTensor` of shape `(rows, vocab_size)`: `scores`, `-inf` for entries that are forbidden.
+            `torch.FloatTensor` of shape `(rows, vocab_size)`: `scores`, with `-inf` for entries that are forbidden.
         """
         if self.thoughts is not None and bool((state < 0).any()):
             return self._beside_thoughts(scores, state, remaining, slack, left, start)
@@ -175,12 +182,12 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
                 rules.ends_within(state, left, scores)
                 scores[:, rules.eos] = fitting
             if self.constraint == "exact":
-                missing = remaining if slack is None else remaining - slack  # (rows,) before the window
+                missing = remaining if slack is None else remaining - slack  # (rows,) units up to the lowest length
                 scarce = (left - rules.most_steps) * rules.reach < rules.pace * missing  # (rows,)
                 if bool(scarce.any()):
                     self._steer(scores, rules.steers(state, rules.pace * missing - left * rules.reach))
         empty = _nothing_in(scores)  # (rows,)
-        if bool(empty.any()):  # nothing fits, or another processor forbids what does
+        if bool(empty.any()):  # no entry fits, or other processors forbid what fits
             left, slack = (None if each is None else each[empty] for each in (left, slack))
             scores[empty] = self._fallback_scores(
                 ends[empty], silent[empty], state[empty], remaining[empty], slack, left
@@ -209,17 +216,18 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
     def _steer(self, scores, more):
-        """Add the mask `more` to `scores`, except for EOS, in rows where an entry stays possible."""
+        """Add the mask `more` to `scores`, except for EOS, in rows where at least one entry stays allowed."""
         more[:, self.rules.eos] = 0.0
-        more += scores  # in place: a fresh tensor of this size costs more than the sum
+        more += scores  # in place, because a new tensor costs more time than the sum
         possible = ~_nothing_in(more)  # (rows,)
         scores[possible] = more[possible].to(scores.dtype)
 
     def _fallback_scores(self, ends, silent, state, remaining, slack, left):
         """
-        Return the fallback scores for rows without an allowed entry: allow entries that complete the text if it cannot
-        end here; else EOS; else entries that add nothing; else force EOS. `ends (rows, eos)` and `silent (rows,
-        silent)` are the scores of EOS and of entries that add nothing.
+        Return the scores of rows without an allowed entry, `(rows, vocab_size)`. Allow the first of these that is
+        possible: (1) entries that complete the text, if the text cannot end here; (2) EOS; (3) entries that add no
+        units; (4) EOS, even if other processors forbid it. `ends (rows, eos)` and `silent (rows, silent)` are the
+        scores of EOS and of entries that add no units.
         """
         rules = self.rules
         completes = rules.fits_window(state, remaining, slack)
@@ -229,15 +237,17 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         completes = completes.to(ends.dtype)
         last, still, forced = (torch.full_like(completes, -math.inf) for _ in range(3))
         last[:, rules.eos], still[:, rules.silent], forced[:, rules.eos] = ends, silent, 0.0
-        for way in (still, last, completes):  # a later possible one replaces the earlier ones
+        for way in (still, last, completes):  # a later possible choice replaces an earlier choice
             forced = torch.where(_nothing_in(way).unsqueeze(1), forced, way)
         return forced
 
 
 def _nothing_in(scores: torch.Tensor) -> torch.Tensor:
-    """Return which rows have no allowed entry; its score is `-inf`, or the dtype's lowest number."""
+    """
+    Return which rows have no allowed entry, `(rows,)`; forbidden entries have `-inf` or the dtype's lowest number.
+    """
     least = torch.finfo(scores.dtype).min
-    empty = scores[:, :4096].amax(dim=-1) <= least  # most rows have a possible entry here
+    empty = scores[:, :4096].amax(dim=-1) <= least  # most rows have an allowed entry here
     if scores.shape[1] > 4096 and bool(empty.any()):
         empty = scores.amax(dim=-1) <= least
     return empty

@@ -1,9 +1,9 @@
 """Sinusoidal encodings of position, remaining length and length ratio: pure functions of tensors.
 
 `ldpe`, `lrpe` and `pre` take `progress`, the units produced before each position, `(batch_size, sequence_length)`;
-`length`, the requested units, at least 1, `(batch_size, 1)`; and `dim`, the width, at least 1. They return
+`length`, the length in units, at least 1, `(batch_size, 1)`; and `dim`, the width, at least 1. These functions return
 `(batch_size, sequence_length, dim)` in float32: even columns are sines, odd columns are cosines. They use no table, so
-no length is out of range. The functions `fairseq_*` compute other formulas: those of the authors' code.
+no length is out of range. The functions `fairseq_*` compute the different formulas of the authors' code.
 """
 
 import math
@@ -16,7 +16,9 @@ _LOG_10000 = math.log(10000.0)
 
 
 def _make_columns(dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return for each column j the exponent `2 floor(j/2) / dim`, and the phase, which makes odd columns cosines."""
+    """
+    Return for each column j the exponent `2 floor(j/2) / dim`, and the phase, which turns odd columns into cosines.
+    """
     j = torch.arange(dim, device=device)
     return (j - j % 2).float() / dim, (j % 2) * (math.pi / 2)  # (dim,) each
 
@@ -58,10 +60,10 @@ def sinusoidal(position: torch.Tensor, dim: int) -> torch.Tensor:
 
 def ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     """
-    Return the length-difference encoding LDPE: PE of the remaining length, `length - progress` (Takase & Okazaki 2019,
-    eq. 3-4).
+    Return the length-difference encoding LDPE: the encoding PE (`sinusoidal`) of the remaining length,
+    `length - progress` (Takase & Okazaki 2019, eq. 3-4).
 
-    After `length` units the remaining length is negative; the equations hold for negative numbers too.
+    Beyond `length` units, the remaining length is negative; the equations hold for negative numbers too.
 
     Example:
 
@@ -90,8 +92,8 @@ def lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
 
 def pre(progress: torch.Tensor, length: torch.Tensor, dim: int, noise: float = 0.0) -> torch.Tensor:
     """
-    Return the progress-ratio encoding: `sin(r i)` and `cos(r i)` with `r = progress / length` clamped to [0, 1]
-    (Botcazou et al. 2026, arXiv 2512.06938). It depends only on the ratio, so an unseen length gives no unseen input.
+    Return the progress-ratio encoding PRE: `sin(r i)` and `cos(r i)` with `r = progress / length` clamped to [0, 1]
+    (Botcazou et al. 2026, arXiv 2512.06938). PRE depends only on the ratio, so a new length gives no new inputs.
 
     `noise` is the standard deviation of Gaussian noise, which is added to the ratio before the clamp, independently
     for each position.
@@ -106,8 +108,8 @@ def pre(progress: torch.Tensor, length: torch.Tensor, dim: int, noise: float = 0
 
 def fairseq_sinusoidal(argument: torch.Tensor, dim: int, log_base: float | torch.Tensor = _LOG_10000) -> torch.Tensor:
     """
-    Return PE as fairseq computes it: `sin(argument / base^(k / (h - 1)))` for k from 0 to h - 1 with `h = dim // 2`,
-    then the h cosines, and for an odd `dim` a column of zeros. fairseq counts positions from 2.
+    Return PE as fairseq computes PE: `sin(argument / base^(k / (h - 1)))` for k from 0 to h - 1 with `h = dim // 2`,
+    then the h cosines, then a column of zeros if `dim` is odd. fairseq counts positions from 2.
 
     Args:
         argument (`torch.Tensor` of shape `(...)`): Integers or floats, of any sign.
@@ -126,15 +128,15 @@ def fairseq_sinusoidal(argument: torch.Tensor, dim: int, log_base: float | torch
 
 def fairseq_ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     """
-    Return LDPE as in Takase & Okazaki's code: PE of the remaining length plus 2. The code counts EOS, and its argument
-    is 2 when EOS should follow. One unit after the length it reads the row of padding, which is zero.
+    Return LDPE as in Takase & Okazaki's code: PE of the remaining length plus 2. The code counts EOS, so the argument
+    of PE is 2 when EOS should follow. One unit after the length, the code reads the row of padding, which is zero.
     """
     argument = length.float() - progress.float() + 2  # (B, T)
     return fairseq_sinusoidal(argument, dim) * (argument != 1).unsqueeze(-1)
 
 
 def fairseq_lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return LRPE as in Takase & Okazaki's code: of `progress + 2` and `length + 1`, because the code counts EOS."""
+    """Return LRPE as in Takase & Okazaki's code, for `progress + 2` and `length + 1`, because the code counts EOS."""
     return fairseq_sinusoidal(progress.float() + 2, dim, log_base=(length.float() + 1).log().unsqueeze(-1))
 
 

@@ -1,4 +1,4 @@
-"""Guide generation towards the length: classifier-free guidance against the same model without a length."""
+"""Classifier-free guidance towards the length, against the same model without a length."""
 
 from typing import Any
 
@@ -9,18 +9,18 @@ from .cache import CACHE, read_once
 from .length_units import places_among
 
 
-PLAUSIBLE = 4.0  # nats; guidance never raises the score of an entry that is this far below the best one
+PLAUSIBLE = 4.0  # nats; guidance never raises the score of an entry that is this far below the best entry
 
 
 class LengthGuidanceLogitsProcessor(LogitsProcessor):
     """
-    Guide a model with `length_optional` towards the length, by classifier-free guidance (Ho & Salimans 2022; Sanchez
-    et al. 2023).
+    Processor that guides a model with `length_optional` towards the length, by classifier-free guidance (Ho & Salimans
+    2022; Sanchez et al. 2023).
 
-    The guided scores are `log p0 + scale * (log p - log p0)`: `p` is the model's distribution with the length, `p0`
-    without a length. Guidance helps a model that learned little about the length, and takes about twice the time. If
-    `log p` of an entry is far below the best entry, its score is at most `log p`, as in contrastive decoding (Li et
-    al. 2023).
+    The guided scores are `log p0 + scale * (log p - log p0)`, where `p` is the model's distribution with the length,
+    and `p0` without a length. Guidance helps a model that learned little about the length, and takes about twice the
+    time. If `log p` of an entry is far below `log p` of the best entry, the guided score of the entry is at most
+    `log p`, as in contrastive decoding (Li et al. 2023).
 
     Args:
         model (`PreTrainedModel`): The length-controlled model.
@@ -38,7 +38,7 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
         self.cache: Any = None
 
     def __call__(self, input_ids, scores):
-        """Return the guided scores `(rows, vocab_size)`, normalized, for ids `(rows, sequence_length)`."""
+        """Return the guided log-probabilities `(rows, vocab_size)` for ids `(rows, sequence_length)`."""
         own = scores.float().log_softmax(dim=-1)
         without = self._without_length(input_ids).float().log_softmax(dim=-1)  # (rows, V)
         guided = without + self.scale * (own - without)
@@ -46,7 +46,9 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
         return torch.where(odd, torch.minimum(guided, own), guided).log_softmax(dim=-1)
 
     def _without_length(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the logits without a length, `(rows, vocab_size)`; run the model on the ids that are not cached."""
+        """
+        Return the logits of the next token without a length, `(rows, vocab_size)`, from the cache and the new ids.
+        """
         origin = self._origin(ids)
         copies = len(ids) // self.batch_size
         mask = torch.ones_like(ids)
@@ -78,8 +80,9 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
 
     def _origin(self, ids: torch.Tensor) -> torch.Tensor | None:
         """
-        Return for each row the row of the last call that it continues, `(rows,)`; `None` if a row continues none, or
-        if the cache cannot be reordered. This is needed because beam search reorders rows without telling a processor.
+        Return, for each row, the index of its beginning among the rows of the last call, `(rows,)`; `None` if a
+        beginning is missing, or if the cache cannot be reordered. Beam search reorders rows without telling a
+        processor.
         """
         last = self.ids
         if last is None or not hasattr(self.cache, "reorder_cache") or ids.shape != (len(last), last.shape[1] + 1):

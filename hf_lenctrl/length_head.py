@@ -11,8 +11,8 @@ from .cache import CACHE, takes_cache
 
 class _Watched:
     """
-    A wrapper of an attention module for one call, which reads the heads before the output projection `name`. The
-    projection does not change: it may be a Linear, or a replacement by PEFT or a quantizer. The module keeps no state.
+    A wrapper of an attention module for one call, which stores the heads before the output projection `name`. The
+    projection stays in use, because it may be a replacement by PEFT or a quantizer. The module gets no state.
     """
 
     heads: torch.Tensor  # (B, T, heads * width), which the projection sets
@@ -34,22 +34,22 @@ class LengthHeadOutput(nn.Linear):
 
 class LengthHeadAttention:
     r"""
-    Cross-attention with a length head (Nguyen et al. 2023, eq. 20-24), a mixin over a family's attention.
+    Mixin for a family's attention class: cross-attention with a length head (Nguyen et al. 2023, eq. 20-24).
 
     At decoder position `t` the head is a weighted mean of the states `Z` of the positions so far,
 
         head_t = sum_{k <= t} a_k Z_k / sum_{k <= t} a_k,    a_k = (l + 1 - l_k) softplus(mean(sum_j head_{k, j}))
 
-    with `l` the requested length, `l_k` the units that remained at position `k` (so that `l + 1 - l_k` is the progress
-    plus 1) and `head_{k, j}` the `h` other heads there. All heads are concatenated and projected (eq. 20).
+    with `l` the length, `l_k` the units that remained at position `k` (so that `l + 1 - l_k` is the progress plus 1)
+    and `head_{k, j}` the `h` other heads at position `k`. All heads are concatenated and projected (eq. 20).
 
-    The printed equations divide by a sum that can be zero. Here a weight is one number for a position, so the summed
-    heads are averaged over their width; softplus makes it positive. The sum of eq. 22 ends at the last known position.
-    The factor of eq. 24 belongs to the position that it weighs, because a factor common to all would cancel in eq. 23.
-    The projection of eq. 20 is split in two blocks of rows, `out_proj` and `length_out`.
+    The printed equations divide by a sum that can be zero. Here the weight `a_k` of a position is one positive number:
+    the summed heads are averaged over their width, and softplus makes the mean positive. The sum of eq. 22 ends at the
+    last known position. The factor of eq. 24 is computed at position `k`, because a factor common to all positions
+    would cancel in eq. 23. The projection of eq. 20 is split in two blocks of rows, `out_proj` and `length_out`.
 
-    Numerator and denominator are running sums in the decoder's cache, after the layers of the decoder. So a step with
-    a cache adds one term, and beam search reorders the sums with the cache.
+    Numerator and denominator are running sums, stored in the decoder's cache after the decoder's layers. So a step
+    with a cache adds one term, and beam search reorders the sums with the cache.
     """
 
     stock: type[nn.Module]  # the attention class that the mixin precedes
@@ -59,15 +59,15 @@ class LengthHeadAttention:
         cls.stock = cls.__bases__[-1]
 
     def add_length_control(self: Any) -> None:
-        """Add the only new parameter; `control` calls this once."""
+        """Add the only new parameter; `control` calls this method once."""
         output = self.out_proj if hasattr(self, "out_proj") else self.o  # T5's name
         self.length_out = LengthHeadOutput(output.out_features, output.out_features, bias=False)
 
     @takes_cache
     def forward(self: Any, hidden_states, *args, cache=None, progress=None, **kwargs):
         """
-        Run the parent's `forward` with `progress (batch_size, sequence_length)`, the units produced before each
-        position. Raises `ValueError` for a cache that was filled by a model without a length head.
+        Run the parent's `forward`, and add the length head. `progress (batch_size, sequence_length)` is the units
+        produced before each position. Raise `ValueError` if a model without a length head has filled the cache.
         """
         watched = _Watched(self, "out_proj" if hasattr(self, "out_proj") else "o")
         output, *others = self.stock.forward(watched, hidden_states, *args, **{CACHE: cache}, **kwargs)
@@ -83,7 +83,7 @@ class LengthHeadAttention:
         return (output + self.length_out(length_head), *others)
 
     def _add_to_cache(self, cache, numerator, denominator):
-        """Add the cached sums to the new sums, `(B, T, d)` and `(B, T, 1)`; cache the result, and return it."""
+        """Add the cached sums to the new sums, `(B, T, d)` and `(B, T, 1)`; cache and return the results."""
         own = getattr(cache, "self_attention_cache", cache)
         layers = getattr(self.config, "decoder_layers", None) or self.config.num_decoder_layers  # T5's name
         index, tokens = layers + self.layer_idx, numerator.shape[1]

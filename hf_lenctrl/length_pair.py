@@ -18,9 +18,9 @@ _NEVER = LONGEST
 
 def units_apart(length, unit: str | Unit) -> tuple[Any, tuple[str, Any] | None]:
     """
-    Split a length in two units, `{"character": 30, "word": 6}`: return the length in `unit`, and the pair of the other
-    unit and its limit. Return any other length with `None`. Raises `ValueError` unless the dictionary has two known
-    units, one of them `unit`.
+    Split a length in two units, such as `{"character": 30, "word": 6}`. Return two values: the length in `unit`, and a
+    pair of the other unit and its limit. If `length` is not a dictionary, return `length` and `None`. Raise
+    `ValueError` unless the dictionary has two known units, and `unit` is one of them.
     """
     if not isinstance(length, Mapping):
         return length, None
@@ -36,7 +36,7 @@ def units_apart(length, unit: str | Unit) -> tuple[Any, tuple[str, Any] | None]:
 
 
 def check_pair(constraint: str | None) -> str:
-    """Return the constraint on a length in two units, unchanged; raise `ValueError` if it is None."""
+    """Return the constraint on a length in two units unchanged. Raise `ValueError` if the constraint is `None`."""
     if constraint is None:
         raise ValueError("a length in two units needs a constraint, got None; pass 'max' or 'exact', or one unit")
     return constraint
@@ -46,8 +46,9 @@ def other_limit(
     other: tuple[str, Any], tokenizer, table: UnitTable, batch_size: int
 ) -> tuple[UnitTable, torch.Tensor]:
     """
-    Return the second limit, for `Target.other`: the unit's table, padded to the size of `table`, and the limit of each
-    example, `(batch_size,)`. Raises `TypeError`, `ValueError` for a wrong limit or unit, or without a tokenizer.
+    Return the value of `Target.other`: a pair of the second unit's table, padded to the size of `table`, and the
+    limits of the examples, `(batch_size,)`. Raise `ValueError` if the tokenizer is missing, and `TypeError` or
+    `ValueError` if the unit or the limit is invalid.
     """
     unit, most = other
     if tokenizer is None:
@@ -61,21 +62,22 @@ def other_limit(
 
 class PairConstraintLogitsProcessor(LogitsProcessor):
     """
-    A constraint, and a limit in a second unit. An entry is allowed only if a text that keeps both limits can follow.
+    A logits processor for a constraint and a limit in a second unit. An entry is allowed only if a text that keeps
+    both limits can follow.
 
-    Two separate masks cannot do this: the entries that complete a text in the fewest units of one kind may need too
-    many of the other kind. So we search the product of the two automata: for each pair of states and each number of
-    remaining units of the first kind, a dynamic program finds the fewest units of the second kind that the rest of the
-    text needs. No output breaks a limit. An output may miss an exact length, with the warning of `generate`, if its
-    positions run out because it continues with entries that count in neither unit.
+    Two separate masks are not enough, because the entries that complete a text in the fewest units of one kind may
+    need too many of the other kind. So this class searches the product of the two automata. For each pair of states
+    and each number of remaining units of the first kind, a dynamic program finds the fewest units of the second kind
+    that the rest of the text needs. No output exceeds a limit. An output may miss an exact length if its positions run
+    out because of entries that count in neither unit; `generate` then warns.
 
     Args:
         first (`LengthConstraintLogitsProcessor`): The constraint.
         table (`UnitTable`): Table of the other unit, for the same vocabulary.
-        most (`torch.LongTensor` of shape `(batch_size,)`): The highest number of these units.
+        most (`torch.LongTensor` of shape `(batch_size,)`): The limits in the other unit.
 
     Raises:
-        `ValueError`: if no text can keep both.
+        `ValueError`: if no text can keep both limits.
     """
 
     supports_continuous_batching = False
@@ -87,7 +89,7 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         self.rules = first.rules, rules_of(table, tuple(first.rules.eos.tolist()), "max")
         exact = first.constraint == "exact"
         slack = first.high - first.low if exact else torch.full_like(first.high, _NEVER)  # (B,)
-        kinds, self.kind = slack.unique(return_inverse=True)  # (B,) the table of `needs` of each example
+        kinds, self.kind = slack.unique(return_inverse=True)  # (B,) index of each example's table in `needs`
         self.slack = slack
         pairs = _Pairs(*self.rules)
         needs = torch.stack([pairs.needs(kind, int(first.high.max())) for kind in kinds.tolist()])  # (kinds, P, K)
@@ -105,7 +107,7 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
             raise ValueError(f"{asked} {unit}s {needed}, {limit}; raise it, or pass length_constraint='max'")
 
     def __call__(self, input_ids, scores):
-        """Return the scores with masks of both limits, see `LengthConstraintLogitsProcessor.__call__`."""
+        """Return the scores with the masks of both limits. See `LengthConstraintLogitsProcessor.__call__`."""
         kept = self.first(input_ids, scores)
         copies = len(scores) // len(self.most)
         counts, states = zip(*(running(input_ids) for running in self.running), strict=True)
@@ -129,8 +131,8 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
     def _allowed(self, states, left, copies: int):
         """
-        Return the allowed entries, `(rows, V)`, and whether EOS keeps both upper limits, `(rows,)`; the text may be
-        too short.
+        Return two boolean tensors: the allowed entries, `(rows, V)`, and the rows where EOS keeps both upper limits,
+        `(rows,)`, even if the text is too short.
         """
         first, second = self.rules
         slack = self.slack.repeat_interleave(copies)
@@ -148,7 +150,11 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         return allowed, fits.any(dim=1)
 
     def _fallback_scores(self, scores, allowed, may_end):
-        """Return fallback scores, `(rows, V)`, if other processors forbid all entries that both limits allow."""
+        """
+        Return scores `(rows, V)` for rows without a possible entry. Keep the scores of entries that both limits allow.
+        If other processors forbid all these entries, force EOS if the text may end here or no entry is allowed; else
+        give the score 0 to all allowed entries.
+        """
         given = scores.masked_fill(~allowed, -math.inf)
         ends = torch.full_like(scores, -math.inf)
         ends[:, self.rules[0].eos] = 0.0
@@ -160,10 +166,10 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
 class _Pairs:
     """
-    The product automaton of two tables: the pairs of states that a text can reach, and the moves between the pairs.
+    The product automaton of two tables: the pairs of states that a text can reach, and the transitions between pairs.
 
     Attributes:
-        index (`torch.LongTensor` of shape `(S1, S2)`): Number of each pair: 0 for the start, -1 if unreachable.
+        index (`torch.LongTensor` of shape `(S1, S2)`): Id of each pair: 0 for the start, -1 if unreachable.
         moves (`torch.LongTensor` of shape `(4, M)`): Pair before, pair after, units in the first and the second table.
         ends (`torch.LongTensor` of shape `(3, E)`): Pair, units of EOS in the first and the second table.
     """
@@ -175,7 +181,7 @@ class _Pairs:
         widths = [int(rules.weights.max()) + 1 for rules in (first, second)]
         size, text = second.cost.shape[1], ~torch.isin(first.column, first.eos_column)
         columns = (first.column * size + second.column)[text].unique()
-        mine, its = columns // size, columns % size  # (N,) columns of the entries that differ in one of the tables
+        mine, its = columns // size, columns % size  # (N,) each: the distinct column pairs of entries
         pairs: list[tuple[int, int]] = [(0, 0)]
         moves: list[torch.Tensor] = []
         ends: list[tuple[int, ...]] = []
@@ -202,22 +208,22 @@ class _Pairs:
 
     def needs(self, slack: int, high: int) -> torch.Tensor:
         """
-        Return `(P, K)`: for each pair and each `k`, the fewest units of the second table with which a text can end
-        after `k` more units of the first table, or up to `slack` fewer. `k` goes from 0 to `high`; it ends earlier
-        where nothing changes any more.
+        Return for each pair and each `k`, `(P, K)`, the fewest units of the second table with which a text can end
+        after `k - slack` to `k` more units of the first table; `_NEVER` if no text can. `k` goes from 0 to `high`, or
+        stops earlier if larger `k` give the same numbers.
         """
         here, to, own, units = self.moves
         width = max(int(own.max()) if len(own) else 0, int(self.ends[1].max()) if len(self.ends[1]) else 0, 1)
         idle = own == 0
         later = [part[~idle] for part in self.moves]
         same = [part[idle] for part in self.moves]
-        found = torch.full((self.count, width + high + 1), _NEVER)  # the first `width` columns are for numbers below 0
+        found = torch.full((self.count, width + high + 1), _NEVER)  # the first `width` columns are for `k` below 0
         for k in range(high + 1):
             best = torch.full((self.count,), _NEVER)
             ending = (self.ends[1] <= k) & (k - self.ends[1] <= slack)
             best.scatter_reduce_(0, self.ends[0][ending], self.ends[2][ending], "amin")
             best.scatter_reduce_(0, later[0], later[3] + found[later[1], width + k - later[2]], "amin")
-            while len(same[0]):  # fixed-point iteration over entries that add nothing in the first unit
+            while len(same[0]):  # fixed-point iteration over entries that add no units of the first table
                 less = best.scatter_reduce(0, same[0], same[3] + best[same[1]], "amin")
                 if torch.equal(less, best):
                     break

@@ -42,15 +42,16 @@ class LengthPredictorConfig(PreTrainedConfig):
     Configuration of `LengthPredictor`.
 
     Args:
-        encoder (`PreTrainedConfig` or `dict`, *optional*, defaults to a `BertConfig`): The encoder's configuration; a
-            `dict` names its `model_type`.
-        length_unit (`str`, *optional*, defaults to `"token"`): Unit of the predicted lengths: `"token"`,
-            `"character"` or another unit with a name, as in the generator's configuration.
+        encoder (`PreTrainedConfig` or `dict`, *optional*, defaults to a `BertConfig`): The encoder's configuration. A
+            `dict` must hold the `model_type`.
+        length_unit (`str`, *optional*, defaults to `"token"`): Unit of the predicted lengths, a name in
+            `LENGTH_UNITS`, such as `"token"` or `"character"`.
         target_mean (`float`, *optional*, defaults to 0.0), target_std (`float`, *optional*, defaults to 1.0): Mean and
             standard deviation of the training targets' lengths, in units.
         dropout (`float`, *optional*, defaults to 0.1): Dropout before the linear layer.
-        error (`float`, *optional*), error_of_mean (`float`, *optional*): Mean absolute error on the test rows, in
-            units: of the predictor, and of `target_mean` for every text. `lenctrl train-predictor` sets them.
+        error (`float`, *optional*), error_of_mean (`float`, *optional*): Mean absolute errors on the test rows, in
+            units. `error` is the predictor's; `error_of_mean` is the error of predicting `target_mean` for every
+            text. `lenctrl train-predictor` sets both.
     """
 
     model_type = "length_predictor"
@@ -72,11 +73,11 @@ class LengthPredictorConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def to_diff_dict(self):
-        """Return the fields that differ from the defaults; compare the encoder's fields with its own defaults."""
+        """Return the fields that differ from the defaults. The encoder's fields are compared with its own defaults."""
         return {**super().to_diff_dict(), "encoder": self.encoder.to_diff_dict()}
 
     def warning(self) -> str | None:
-        """Return a warning if one length for every text is no worse than the predictor; otherwise None."""
+        """Return a warning if the mean length is as good as the predictor on the test rows; otherwise `None`."""
         if self.error is None or self.error_of_mean is None or self.error < self.error_of_mean:
             return None
         return (
@@ -96,9 +97,9 @@ class LengthPredictorConfig(PreTrainedConfig):
 
 class LengthPredictor(CardOnPush, PreTrainedModel):
     """
-    Predicts the length of the output from the input: a linear layer on the encoder's last state at the first position,
-    trained by regression (Oka et al. 2020, section 3.2). The loss compares standardised lengths, so that one learning
-    rate fits all units. Batches must be padded on the right.
+    A model that predicts the length of the output from the input: a linear layer on the encoder's last state at the
+    first position, trained by regression (Oka et al. 2020, section 3.2). The loss compares standardised lengths, so
+    that one learning rate fits all units. Batches must be padded on the right.
     """
 
     config_class = LengthPredictorConfig
@@ -108,7 +109,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
     # These are private names of transformers 5.23.
     _supports_sdpa = True
     _supports_flash_attn = True
-    # The loss is a mean. Given a `forward` with **kwargs, Trainer assumes that it divides by `num_items_in_batch`.
+    # The loss is a mean. By default Trainer assumes that a `forward` with **kwargs divides the loss by
+    # `num_items_in_batch`.
     accepts_loss_kwargs = False
 
     def __init__(self, config: LengthPredictorConfig, encoder: PreTrainedModel | None = None):
@@ -119,8 +121,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             kind, options = _encoder_kind(encoder_config)
             encoder = kind.from_config(encoder_config, **options)
         self.encoder: PreTrainedModel = encoder
-        # Then Trainer, saving and `set_attn_implementation` use one configuration, not two copies. transformers 5.23
-        # has only a private name for the choice of attention.
+        # Trainer, saving and `set_attn_implementation` must use the same configuration, not two copies. transformers
+        # 5.23 has only a private name for the choice of attention.
         encoder_config._attn_implementation = encoder.config._attn_implementation
         self.encoder.config = encoder_config
         self.dropout = nn.Dropout(config.dropout)
@@ -133,17 +135,17 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         cls, name_or_model: str | PreTrainedModel, lengths: Sequence[int], *, length_unit: str, dropout: float = 0.1
     ) -> "LengthPredictor":
         """
-        Build a predictor from a pretrained encoder, to be trained. Raises `ValueError` for a model that is not an
-        encoder, and for lengths that are all the same.
+        Build a predictor from a pretrained encoder, to be trained. Raise `ValueError` if the model is not an encoder,
+        or if all lengths are equal.
 
         Args:
-            name_or_model (`str` or `PreTrainedModel`): Hub name or folder of the encoder; or a model, whose weights
-                are copied. A pooler is left out, and so is T5's decoder.
+            name_or_model (`str` or `PreTrainedModel`): Hub name or folder of the encoder, or a model, whose weights
+                are copied. A pooler and T5's decoder are left out.
             lengths (`Sequence[int]`): Lengths of the training targets, in units, for `target_mean` and `target_std`.
             length_unit (`str`), dropout (`float`, *optional*): See `LengthPredictorConfig`.
         """
         std, mean = (float(figure) for figure in torch.std_mean(torch.as_tensor(lengths).double(), correction=0))
-        if not std > 0:  # `std` is NaN without lengths
+        if not std > 0:  # `std` is NaN if there are no lengths
             raise ValueError(f"lengths of the training targets must differ, got {len(lengths)} of mean {mean}")
         model: Any = name_or_model
         given = isinstance(model, PreTrainedModel)
@@ -162,13 +164,13 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             weights = model.base_model.state_dict()
             predictor.encoder.load_state_dict({name: weights[name] for name in predictor.encoder.state_dict()})
             return predictor
-        # A checkpoint in half precision would be trained in half precision.
+        # By default a checkpoint in half precision would be trained in half precision.
         options |= {"config": encoder_config, "dtype": torch.float32, "trust_remote_code": False}
         return cls(config, kind.from_pretrained(model, **options))
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        """Load a predictor, as the base class does; raises `OSError` as `check_shards` does."""
+        """Load a predictor, as the base class does. Raise the errors of `check_shards`."""
         check_shards(pretrained_model_name_or_path, kwargs.get("subfolder"))
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
@@ -188,22 +190,22 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         **kwargs,
     ) -> SequenceClassifierOutput:
         """
-        Predict lengths, and compute the loss.
+        Predict lengths. If there are labels, also compute the loss.
 
         Args:
-            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`): Inputs
-                for the sources, padded on the right; an encoder without token types ignores them.
+            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`): The
+                sources, padded on the right. An encoder without token types ignores `token_type_ids`.
             labels (`torch.Tensor` of shape `(batch_size,)`, *optional*): Lengths of the targets, in units.
 
         Returns:
-            `SequenceClassifierOutput`: `logits`, `torch.FloatTensor` of shape `(batch_size,)`, the predicted lengths
-            in units; with labels `loss`, the mean squared error of the standardised lengths.
+            `SequenceClassifierOutput`: `logits`, a `torch.FloatTensor` of shape `(batch_size,)`, holds the predicted
+            lengths in units. With labels, `loss` is the mean squared error of the standardised lengths.
         """
         if token_type_ids is not None and self._accepts_token_type_ids:
             kwargs["token_type_ids"] = token_type_ids
         outputs = self.encoder(input_ids, attention_mask=attention_mask, **kwargs)
         states = self.dropout(outputs.last_hidden_state[:, 0]).float()  # (B, d)
-        with torch.autocast(states.device.type, enabled=False):  # bfloat16 cannot tell 257 from 258
+        with torch.autocast(states.device.type, enabled=False):  # bfloat16 cannot tell 257 from 256
             weight, bias = self.output.weight.float(), self.output.bias.float()
             standardised = nn.functional.linear(states, weight, bias).squeeze(-1)  # (B,)
         mean, std, loss = self.config.target_mean, self.config.target_std, None
@@ -220,7 +222,10 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
 
     @torch.no_grad()
     def predict(self, **batch) -> torch.Tensor:
-        """Predict whole lengths, `torch.LongTensor` of shape `(batch_size,)`; the arguments are those of `forward`."""
+        """
+        Return predicted lengths in whole units, a `torch.LongTensor` of shape `(batch_size,)`. Take the arguments of
+        `forward`.
+        """
         training = self.training
         self.eval()
         try:
@@ -229,10 +234,13 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             self.train(training)
 
     def max_source_length(self, tokenizer) -> int | None:
-        """Return the most source tokens, special ones too, that tokenizer and encoder allow; `None` for no limit."""
+        """
+        Return the maximum number of source tokens, with special tokens, that tokenizer and encoder allow; `None` if
+        there is no maximum.
+        """
         positions = getattr(self.config.encoder, "max_position_embeddings", None)
         for name, module in self.encoder.named_modules():
-            # RoBERTa and its family number positions from padding_idx + 1.
+            # In RoBERTa and its family the first position is padding_idx + 1.
             if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
                 positions = module.num_embeddings - module.padding_idx - 1
         limits = [tokenizer.model_max_length, *([positions] if positions is not None else [])]
@@ -253,7 +261,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         Args:
             texts (`Sequence[str]`): Sources.
             tokenizer (`PreTrainedTokenizerBase`): The encoder's tokenizer.
-            batch_size (`int`, *optional*, defaults to 64): Texts in a batch; similar lengths share a batch.
+            batch_size (`int`, *optional*, defaults to 64): Texts in a batch. Texts of similar lengths share a batch.
             truncation (`bool`, *optional*, defaults to `False`): Cut texts that are too long for the encoder, instead
                 of raising `ValueError`.
             progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
@@ -285,8 +293,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
 
 def round_lengths(lengths: torch.Tensor) -> torch.Tensor:
     """
-    Round predicted lengths to a `torch.LongTensor` of the same shape, from 1 to `LONGEST` - 1; halves go to the even
-    number. Raises `ValueError` for NaN.
+    Round predicted lengths, and clamp them to 1 ... `LONGEST` - 1. Return a `torch.LongTensor` of the same shape.
+    Halves are rounded to the even number. Raise `ValueError` if a length is NaN.
     """
     if bool(lengths.isnan().any()):
         raise ValueError("the predictor predicts NaN: its training has diverged; lower its learning rate")
@@ -295,8 +303,8 @@ def round_lengths(lengths: torch.Tensor) -> torch.Tensor:
 
 def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_options):
     """
-    Load a predictor, in eval mode, and its tokenizer. Raises `OSError` for an unknown name, and `ValueError` if the
-    name is not that of a predictor.
+    Load a predictor and its tokenizer, and return both. The predictor is in eval mode. Raise `OSError` if the name is
+    unknown, and `ValueError` if the model is not a predictor.
 
     Args:
         name_or_path (`str` or `Path`): Hub name or folder.
@@ -304,7 +312,7 @@ def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_opt
         dtype, hub_options: Options of `from_pretrained`, such as `revision` and `token`.
     """
     register()
-    inside = PureWindowsPath(subfolder)  # knows both kinds of slashes
+    inside = PureWindowsPath(subfolder)  # splits at both kinds of slashes
     if inside.anchor or ".." in inside.parts:
         raise ValueError(f"a predictor's subfolder must lie inside {name_or_path}, got {subfolder!r}")
     options = {"subfolder": subfolder, **hub_options}
@@ -327,7 +335,9 @@ def register() -> None:
 
 
 def _encoder_kind(config) -> tuple[Any, dict]:
-    """Return the Auto class of the encoder, and arguments that omit the pooler, which training would not change."""
+    """
+    Return the Auto class of the encoder, and arguments that omit the pooler, because training leaves it unchanged.
+    """
     if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING and getattr(type(config), "is_encoder_decoder", False):
         return AutoModelForTextEncoding, {}  # `AutoModel` would add T5's decoder
     classes: Any = MODEL_MAPPING[type(config)]

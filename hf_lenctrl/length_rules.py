@@ -1,4 +1,4 @@
-"""Precompute masks over the vocabulary from a unit table and a constraint, for each state and remaining length."""
+"""Masks over the vocabulary for each state and remaining length, precomputed from a unit table and a constraint."""
 
 import math
 import threading
@@ -14,15 +14,15 @@ from .unit_vocabulary import columns_of
 
 
 _NEVER = LONGEST  # the units of an entry that is never allowed
-_KEPT_ROWS = 1024  # cached masks of the vocabulary; fewer if they would take more than 256 MiB
+_KEPT_ROWS = 1024  # maximum number of cached masks; smaller if the masks would take more than 256 MiB
 _KEPT_ENTRIES = 2**26
-_LOCK = threading.RLock()  # threads of a server fill the same rows; a lock of the module lets processors be copied
-# The rules of each table. They are not stored in the table, because it is pickled with the model.
+_LOCK = threading.RLock()  # threads of a server fill the same rows; a processor with its own lock could not be copied
+# The rules of each table. They are not stored in the table, because the table is pickled with the model.
 _KNOWN: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def _log_step(x: torch.Tensor) -> torch.Tensor:
-    """Return 0 for integers of at least 0, else `-inf`; adding this to scores is faster than filling with a mask."""
+    """Return 0 for integers of at least 0, else `-inf`. Adding this mask is faster than filling scores with `-inf`."""
     return (x.float() + 1).clamp(0, 1).log()
 
 
@@ -36,10 +36,10 @@ class Table(Protocol):
 
 
 def _columns(table: Table, eos: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Return the column of each entry, `(V,)`, and the first entry of each column, `(C,)`, see `Rules`."""
+    """Return the column of each entry, `(V,)`, and the first entry of each column, `(C,)`. See `Rules`."""
     rows = torch.stack([*table.weights.cpu(), *table.next_state.cpu()])  # (2 S, V)
     draw = torch.Generator().manual_seed(0)
-    while True:  # a random sum of each column, which two different columns almost never share
+    while True:  # a random weighted sum of each column, which two different columns almost never share
         factors = torch.randint(-(2**63), 2**63 - 1, (len(rows),), generator=draw)
         sorts: list = sum((row * factor for row, factor in zip(rows, factors, strict=True)), factors[0] * 0).tolist()
         for end in eos:
@@ -53,26 +53,27 @@ class Rules:
     """
     Precomputed masks for a unit table, its EOS ids and a constraint.
 
-    Entries that add the same units in every state and lead to the same state share one of `C` columns, some hundreds
-    for any vocabulary; each EOS has a column of its own.
+    Two entries share a column if, in every state, they add the same units and lead to the same next state. There are
+    `C` columns, some hundreds for any vocabulary. Each EOS has a column of its own.
 
     Attributes:
         column (`torch.LongTensor` of shape `(V,)`): Column of each entry.
         eos, eos_column (`torch.LongTensor` of shape `(eos,)`): EOS ids, and their columns.
-        weights (`torch.IntTensor`), following (`torch.LongTensor`), `(S, C)` each: The columns of the table.
-        fits, steers, ends_within (`Rows`): Masks `(rows, V)`, 0 for allowed entries, `-inf` for others. They limit the
-            units of an entry, its gain from below, and the entries that must follow it before EOS.
-        last (`torch.IntTensor` of shape `(S, eos)`): Units that each EOS adds; `_NEVER` where no text may end on it.
-        spread (`int`): For `"exact"`: the largest distance from a requested length down to the next possible length.
+        weights (`torch.IntTensor`), following (`torch.LongTensor`), `(S, C)` each: Units and next states of columns.
+        fits, steers, ends_within (`Rows`): Masks `(rows, V)`, 0 for allowed entries, `-inf` for others. `fits` limits
+            the units of an entry, `steers` its minimum gain, and `ends_within` the entries that must follow it.
+        last (`torch.IntTensor` of shape `(S, eos)`): Units that each EOS adds; `_NEVER` if no text may end with it.
+        spread (`int`): For `"exact"`: the largest gap between a requested length and the next shorter possible length.
         ends (`torch.BoolTensor` of shape `(S,)`): States that a text may end in.
-        cost (`torch.IntTensor` of shape `(S, C)`): Units of an entry, and of all that must follow it: the rest of an
-            open character, a word after a last space, an EOS that adds units. `_NEVER` for forbidden entries.
-        steps (`torch.LongTensor` of shape `(S,)`), most_steps (`int`): Entries between a state and EOS; their maximum.
-        silent (`torch.LongTensor`): Entries that add nothing, without EOS.
-        pace, reach (`int`): Any `reach` units can be added in `pace` entries: n units in 1 entry if entries of 1, 2
-            ... n units exist; one word in 2 entries if white space is an entry of its own.
+        cost (`torch.IntTensor` of shape `(S, C)`): Units of an entry and of all that must follow: the rest of an
+            incomplete character, a word after a last space, an EOS that adds units. `_NEVER` for forbidden entries.
+        steps (`torch.LongTensor` of shape `(S,)`), most_steps (`int`): Number of entries that must come between each
+            state and EOS; its maximum.
+        silent (`torch.LongTensor`): Entries that add no units and keep the state, without EOS.
+        pace, reach (`int`): Any number of units up to `reach` can be added in `pace` entries: n units in 1 entry if
+            entries of 1, 2 ... n units exist; one word in 2 entries if white space is an entry of its own.
         gain (`torch.FloatTensor` of shape `(S, C)`): Units of an entry times `pace`, minus `reach` for each entry that
-            must follow.
+            must follow. If `pace` is 2, plus 1 if an entry of one unit may follow.
     """
 
     def __init__(self, table: Table, eos: tuple[int, ...], constraint: str):
@@ -105,7 +106,7 @@ class Rules:
 
         self.most_steps = int(torch.where(steps < never, steps, 0).max())
         self._set_pace()
-        # All remaining lengths above the highest cost have the same mask, and so have all gains below the lowest.
+        # All remaining lengths above the highest cost have the same mask. So have all required gains below the lowest.
         if constraint == "exact":
             self.best, self.period = self._best()
             self._set_spread()
@@ -120,7 +121,7 @@ class Rules:
         return torch.zeros_like(self.weights[0], dtype=torch.bool).index_fill(0, self.eos_column, True)  # (C,)
 
     def _last(self, allowed, silent) -> torch.Tensor:
-        """Return the units that each EOS adds, `(S, eos)`; `_NEVER` where no text may end on this EOS."""
+        """Return the units that each EOS adds, `(S, eos)`; `_NEVER` if no text may end with this EOS."""
         may_end = allowed[:, silent].any(dim=1) if bool(silent.any()) else torch.ones_like(allowed[:, 0])  # (S,)
         first = allowed[:, self.eos_column]
         # An EOS that is white space ends no text, since decoding strips it.
@@ -142,9 +143,9 @@ class Rules:
 
     def _best(self) -> tuple[torch.Tensor, int]:
         """
-        Return for each state and limit, `(S, N)`, the most units up to the limit that a text can still add before it
-        ends with EOS; `-_NEVER` if no text can end. The numbers repeat with a period (1 if all large numbers are
-        possible), so a table of the first limits is enough. Return also the period.
+        Return a table and a period. The table, `(S, N)`, has for each state and limit the maximum number of units, up
+        to the limit, that a text can still add before EOS; `-_NEVER` if no text can end. The possible numbers repeat
+        with the period (1 if all large numbers are possible), so the first limits are enough.
         """
         can, period = self._writable()
         count = len(self.weights)
@@ -157,10 +158,11 @@ class Rules:
 
     def _writable(self) -> tuple[list[int], int]:
         """
-        Return for each number of units the states that can still add it, as bits of an integer; and the period.
+        Return two values: for each number of units, the states from which a text can add this number before it ends,
+        as bits of an integer; and the period.
 
-        This is a dynamic program over the number of units, as in the coin problem, with the states as bits. It stops
-        when the window of the last numbers, on which the next number depends, repeats.
+        This is a dynamic program over the number of units, as in the coin problem. The next number depends only on a
+        window of the last numbers, so the program stops when the window repeats.
 
         Example: with entries of 4 and 6 units, and an EOS of 0, every even number except 2 is possible.
 
@@ -176,7 +178,7 @@ class Rules:
         """
         moves, idle, ending, width = self._moves()
         before = cache(lambda direct: sum(1 << s for s, reached in enumerate(idle) if reached & direct))
-        # Only the targets of moves matter later: bit w - 1 of each is 1 if it can produce n - w.
+        # Only the targets of transitions matter later. Bit w - 1 of a target is 1 if n - w units are possible from it.
         recent, window = dict.fromkeys((to for to, _ in moves), 0), (1 << width) - 1
         can: list[int] = []
         kept, at, following = None, 0, width
@@ -189,7 +191,7 @@ class Rules:
             recent = {to: (past << 1 | can[-1] >> to & 1) & window for to, past in recent.items()}
             if recent == kept:  # the window repeats
                 break
-            if len(can) == following:  # keep each window longer than the last one, so that any period is found
+            if len(can) == following:  # keep each window for longer than the last one, so that any period is found
                 kept, at, following = recent, following, following * 5 // 4 + 1
         period = len(can) - at
         while at > width and can[at - 1 - width] == can[at - 1 - width + period]:
@@ -198,9 +200,10 @@ class Rules:
 
     def _moves(self) -> tuple[dict[tuple[int, int], int], list[int], dict[int, int], int]:
         """
-        Return the moves of the automaton: (1) the transitions, grouped by target state and units, as bit masks of
-        source states; (2) for each state, the states it reaches without units; (3) for the units of an EOS, the states
-        that may end on it; (4) the most units of an entry, plus 1. In a mask of units, bit `w - 1` stands for `w`.
+        Return the transitions of the automaton: (1) for each target state and mask of units, a mask of source states;
+        (2) for each state, a mask of the states it reaches without units; (3) for the units of an EOS, a mask of the
+        states that may end with it; (4) the maximum number of units of an entry, plus 1. Bit `s` of a mask of states
+        stands for `s`, bit `w - 1` of a mask of units for `w`.
         """
         usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()
         moves: dict[tuple[int, int], int] = defaultdict(int)
@@ -228,20 +231,23 @@ class Rules:
 
     def _set_spread(self) -> None:
         highest = self.best.shape[1] - 1
-        missing = torch.arange(highest + 1, device=self.best.device) - self.best  # (S, N) units below each number
+        missing = torch.arange(highest + 1, device=self.best.device) - self.best  # (S, N) each limit minus `best`
         self.spread = int(torch.where(self.best < 0, 0, missing).max())
-        self.grows = missing[:, -1] < self.period  # (S,) states that texts of any length can follow, except for gaps
+        self.grows = missing[:, -1] < self.period  # (S,) states after which any length is possible, except for gaps
         self.bounded = bool((~self.grows & (self.best[:, -1] >= 0)).any())
 
     def _most(self, state, number):
-        """Return `best`, also for numbers beyond the table; `state` and `number` are both `(keys,)` or `(keys, C)`."""
+        """Return `best` for states and limits, also for limits above the table; both are `(keys,)` or `(keys, C)`."""
         highest = self.best.shape[1] - 1
         first = highest - self.period + 1
         inside = torch.where(number > highest, first + (number - first) % self.period, number)
         return self.best[state, inside] + (number - inside) * self.grows[state]
 
     def can_end(self, state, remaining, slack):
-        """Return whether a text in each state can end with the remaining units or up to `slack` fewer: `(keys,)`."""
+        """
+        Return for each state, `(keys,)`, whether a text can end after `remaining - slack` to `remaining` more units.
+        With `"max"`, ignore `slack`.
+        """
         if not hasattr(self, "best"):
             return self.cost.amin(dim=1)[state] <= remaining
         most = self._most(state, remaining.clamp(min=0))
@@ -251,7 +257,10 @@ class Rules:
         return self._leading(key % len(self.weights), remaining, key // len(self.weights))[:, self.column]
 
     def _leading(self, state, remaining, slack):
-        """Return the mask of columns that lead to `remaining` units, or up to `slack` fewer, or else to the most."""
+        """
+        Return the mask, `(keys, C)`, of the columns that lead to texts of `remaining - slack` to `remaining` more
+        units. If there is no such text, allow the columns that lead to the longest shorter text.
+        """
         most = self._most(state, remaining)  # (keys,)
         least = torch.minimum(most, remaining - slack).clamp(min=0).unsqueeze(1)
         after = remaining.unsqueeze(1) - self.weights[state]  # (keys, C)
@@ -263,18 +272,18 @@ class Rules:
 
     def fits_window(self, state, remaining, slack):
         """
-        Return the `fits` mask for a window, from `remaining - slack` to `remaining` units, `(rows,)` each; `slack` is
-        None without a window.
+        Return the `fits` mask, `(rows, V)`, for a window of `remaining - slack` to `remaining` units, `(rows,)` each.
+        `slack` is `None` if there is no window.
 
-        The allowed entries depend on the slack only up to `spread`, so windows share the rows of exact lengths. EOS
-        depends on the full slack.
+        The allowed entries depend on the slack only up to `spread`, so larger windows share their rows. EOS depends on
+        the full slack.
         """
         if slack is None:
             return self.fits(state, remaining)
         mask = self.fits(state + len(self.weights) * slack.clamp(max=self.spread), remaining)  # (rows, V)
         remaining = remaining.clamp(min=0)
         beyond = remaining >= self.best.shape[1]
-        if self.bounded and bool(beyond.any()):  # the entries that lead to a longest text have no period
+        if self.bounded and bool(beyond.any()):  # entries that lead to the longest text have no period
             mask[beyond] = self._leading(state[beyond], remaining[beyond], slack[beyond])[:, self.column]
         most = self._most(state, remaining)  # (rows,)
         least = torch.minimum(most, remaining - slack).clamp(min=0).unsqueeze(1)
@@ -292,7 +301,7 @@ class Rules:
 
 class Rows:
     """
-    A cache of rows `(V,)` for pairs of a state and a number; the pairs are few, so each row is computed once.
+    A cache of rows `(V,)` for pairs of a state and a number. There are few pairs, so each row is computed once.
 
     A number below `low` has the row of `low`. A number above `high` has the row of one of the last `period` numbers,
     because the rows repeat.
@@ -302,10 +311,12 @@ class Rows:
         self.make, self.low, self.high, self.period = make, low, high, period
         self.kept: torch.Tensor | None = None
         self.made = 0
-        self.keys = self.slot = torch.empty(0, dtype=torch.long)  # sorted keys of the computed rows, and their places
+        self.keys = self.slot = torch.empty(0, dtype=torch.long)  # sorted keys of the computed rows, and their slots
 
     def __call__(self, state: torch.Tensor, number: torch.Tensor, scores: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the rows of pairs of state and number, `(rows, V)`; or add these to `scores (rows, V)`, in place."""
+        """
+        Return the rows for pairs of a state and a number, `(rows, V)`, or add the rows to `scores (rows, V)` in place.
+        """
         first = self.high - self.period + 1
         if self.period > 1:
             number = torch.where(number > first, first + (number - first) % self.period, number)
@@ -319,18 +330,18 @@ class Rows:
             if scores is None or not scores.is_cpu or scores.shape[1] < 2**14:
                 chosen = self.kept.index_select(0, slots)
                 return chosen if scores is None else scores.add_(chosen)
-            for i, slot in enumerate(slots.tolist()):  # on a CPU copying long rows costs more than adding them
+            for i, slot in enumerate(slots.tolist()):  # on a CPU, copying long rows costs more than adding them
                 scores[i].add_(self.kept[slot])
             return scores
 
     def _slots(self, keys: torch.Tensor) -> torch.Tensor | None:
-        """Return the slots of the keys in `kept`; `None` if one is missing."""
+        """Return the slots of the keys in `kept`; `None` if a key is missing."""
         if self.made == 0:
             return None
         place = torch.searchsorted(self.keys, keys).clamp(max=self.made - 1)
         return self.slot[place] if torch.equal(self.keys[place], keys) else None
 
-    @torch.inference_mode(False)  # a call in inference mode makes rows that other calls read
+    @torch.inference_mode(False)  # calls outside inference mode read the new rows
     def _add(self, keys: torch.Tensor) -> None:
         most = 0 if self.kept is None else min(_KEPT_ROWS, _KEPT_ENTRIES // self.kept.shape[1])
         if self.made > most:
@@ -341,7 +352,7 @@ class Rows:
         width = self.high - self.low + 1
         new = self.make(keys // width, keys % width + self.low)
         end = self.made + len(keys)
-        if self.kept is None or end > len(self.kept):  # doubling the room needs few copies
+        if self.kept is None or end > len(self.kept):  # doubling the size needs few copies
             room = new.new_empty((max(end, min(2 * end, most)), new.shape[1]))
             if self.kept is not None:
                 room[: self.made] = self.kept[: self.made]
@@ -356,7 +367,7 @@ class Rows:
 
 @torch.inference_mode(False)
 def rules_of(table: Table, eos: tuple[int, ...], constraint: str) -> Rules:
-    """Return the rules of a `UnitTable`; cached, because `generate` is called many times."""
+    """Return the `Rules` of a table. They are cached, because `generate` is called many times."""
     tensors = (table.weights, table.next_state)
     if any(tensor.is_inference() for tensor in tensors):  # inference tensors have no version counter
         return Rules(table, eos, constraint)

@@ -26,7 +26,7 @@ LENGTH_MODULES = ["length_projection", "length_embedding", "length_out"]
 
 
 class LengthProjection(nn.Linear):
-    """Linear layer from the length encoding to a pretrained decoder; it starts at zero, so that nothing changes."""
+    """Linear layer from the length encoding to a pretrained decoder. Its weights start at zero, so nothing changes."""
 
 
 class EncoderLengthEmbedding(nn.Embedding):
@@ -39,8 +39,9 @@ class EncoderLengthEmbedding(nn.Embedding):
 
 def tell_peft(config) -> None:
     """
-    Register the default target modules of a model type in PEFT, if a script has imported PEFT: queries and values of
-    attention, like for BART and T5, and the modules of length control, which an adapter then trains and saves.
+    Register the default target modules of a model type in PEFT, if a script has imported PEFT: the modules of length
+    control, which an adapter then trains and saves, and PEFT's own targets for the inner model, or else queries and
+    values of attention.
     """
     peft = sys.modules.get("peft.utils")
     if peft is not None:
@@ -73,7 +74,7 @@ def fill_positions(module: Any, config) -> None:
 
 
 def refuse_dora(module: Any) -> None:
-    """Raise `ValueError` if DoRA adapts a module of zeros: DoRA divides by its norm, so the loss would be NaN."""
+    """Raise `ValueError` if DoRA adapts a module of zeros, because DoRA divides by the norm of the weights."""
     if any(getattr(module, "use_dora", {}).values()) and not bool(module.weight.any()):
         names = f"exclude_modules={LENGTH_MODULES}, modules_to_save={LENGTH_MODULES}"
         raise ValueError(f"DoRA divides by the norm of modules at zero; pass LoraConfig(use_dora=True, {names})")
@@ -90,7 +91,10 @@ def refuse_frozen(module: nn.Module, name: str) -> None:
 
 
 def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> None:
-    """Warn if training lengths, `(batch_size,)`, are far from the counted ones: a stock collator may pass a column."""
+    """
+    Warn if training lengths, `(batch_size,)`, differ much from the lengths counted in the labels. The usual cause is a
+    default data collator, which passes any dataset column named `length`.
+    """
     several = length.shape == counted.shape and len(length) > 1
     if several and length.all() and (2 * (length - counted).abs() > counted).all():  # 0 means no length
         logger.warning(
@@ -102,10 +106,11 @@ def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> No
 
 def required_length(length, config, rows: torch.Tensor, training: bool) -> torch.Tensor:
     """
-    Return the length of each row, `(batch_size,)`: from the call, else the configuration's default, else 0 for no
-    length.
+    Return the length of each row, `(batch_size,)`: the call's length, else the configuration's default, else 0 for no
+    length (`length_optional`). In training the default is not used, because each row has its own length.
 
-    Raises: `ValueError`: without a length. In training the default is not used, because each row has its own length.
+    Raises:
+        `ValueError`: if there is no length.
     """
     if length is None and training:
         raise ValueError(
@@ -119,7 +124,7 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
 
 
 class LengthSignal:
-    """Mixin of a decoder: holds the unit table and the modules that encode progress and length."""
+    """Mixin of a decoder, which holds the unit table and the modules that encode progress and length."""
 
     def add_length_signal(self: Any) -> None:
         """Add the modules that the decoder's configuration requires."""
@@ -132,15 +137,15 @@ class LengthSignal:
             self.length_embedding = table(config.learned_lengths, dim)
 
     def resize_unit_table(self: Any) -> None:
-        """Resize the unit table to the size of the embedding; `UnitTable.from_config` gives the new entries."""
+        """Resize the unit table to the size of the embedding. `UnitTable.from_config` fills the new entries."""
         size = self.embed_tokens.num_embeddings
         if self.unit_table.weights.shape[1] != size:
             self.unit_table = self.unit_table.resized(size, self.config)
 
     def count_progress(self: Any, input_ids: torch.Tensor | None, cache=None) -> torch.Tensor:
         """
-        Count the progress from the ids of the whole sequence: the units produced before each prediction, `(batch_size,
-        sequence_length)`. Raises `ValueError` without ids, or if the cache holds earlier ids.
+        Return the units produced before each prediction, `(batch_size, sequence_length)`, counted from the ids of the
+        whole sequence. Raise `ValueError` if there are no ids, or if the cache holds earlier ids.
         """
         if input_ids is not None and (cache is None or cache.get_seq_length() == 0):
             return self.units_written(input_ids)
@@ -154,13 +159,13 @@ class LengthSignal:
 
     def add_signal(self: Any, embeds: torch.Tensor, progress: Any, lengths: torch.Tensor) -> torch.Tensor:
         """
-        Add the encoding of progress and length to token embeddings, and return the sum.
+        Return token embeddings plus the encoding of progress and length, or, for `"scale"`, times the length.
 
         Args:
             embeds (`torch.Tensor` of shape `(batch_size, sequence_length, d_model)`): Token embeddings.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): The progress; `"scale"` ignores it.
-            lengths (`torch.LongTensor` of shape `(batch_size,)` or `(batch_size, sequence_length)`): Requested units;
-                0 does not change the embeddings (`length_optional`).
+            lengths (`torch.LongTensor` of shape `(batch_size,)` or `(batch_size, sequence_length)`): Requested units.
+                With `length_optional`, 0 does not change the embeddings.
         """
         lengths = lengths.view(lengths.shape[0], -1)  # (B, 1 or T); `len` would fix B in an export
         if self.config.length_encoding == "scale":
@@ -174,11 +179,14 @@ class LengthSignal:
             encoding = projection(encoding.to(projection.weight.dtype))
         if self.config.length_optional:
             encoding = encoding * (lengths > 0).unsqueeze(2)
-        # Marian's decoder multiplies its `inputs_embeds` by embed_scale; in BART, embed_tokens has done so.
+        # Marian's decoder multiplies its `inputs_embeds` by embed_scale; BART's embed_tokens has already done so.
         return embeds + (encoding / getattr(self, "embed_scale", 1.0)).to(embeds)
 
     def encode_length(self: Any, progress: torch.Tensor, lengths: torch.Tensor, dim: int) -> torch.Tensor:
-        """Encode progress `(batch_size, sequence_length)` and lengths `(batch_size, 1)`, with width `dim`."""
+        """
+        Return the encoding, `(batch_size, sequence_length, dim)`, of progress `(batch_size, sequence_length)` and of
+        lengths, which have the same shape or `(batch_size, 1)`.
+        """
         config = self.config
         if config.length_encoding == "learned":
             return self.length_embedding((lengths - progress).clamp(0, config.learned_lengths - 1))
@@ -192,7 +200,7 @@ _OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token"
 
 
 class StoresUnitTable:
-    """Mixin of a model that saves a unit table with its weights; its configuration names the unit."""
+    """Mixin of a model that saves a unit table with its weights. The model's configuration names the unit."""
 
     config: PreTrainedConfig
     # The package sets this function. Without the package, transformers loads adapters.
@@ -209,11 +217,11 @@ class StoresUnitTable:
 
     def set_unit_table(self, tokenizer, *, cost: Unit | Callable[[str], int] | None = None) -> None:
         """
-        Build and set the unit table for the decoder's vocabulary; it is saved with the model. `length_unit="cost"`
-        needs a `cost`, see `UnitTable.from_tokenizer`; a loaded model needs no `cost`. Raises `ValueError` if the
+        Build the unit table of the decoder's vocabulary, and set it in the model, which saves it. `length_unit="cost"`
+        needs a `cost`, see `UnitTable.from_tokenizer`; a loaded model already has its table. Raise `ValueError` if the
         tokenizer does not match the decoder, or cannot be counted in the unit.
         """
-        part, old = self._counting_part(), self.unit_table.weights  # its size is that of the embedding
+        part, old = self._counting_part(), self.unit_table.weights  # the table has the embedding's size
         table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.device)
         part.unit_table = table.padded(old.shape[1])
         self.config.unit_states = part.config.unit_states = table.states  # T5's parts have copies of the configuration
@@ -221,7 +229,7 @@ class StoresUnitTable:
     def make_length_optional(self) -> None:
         """
         Set `length_optional`, for a model that will also be trained on rows without a length (`no_length_share` of the
-        collator). Raises `ValueError` for a model that reads the length elsewhere than in its decoder embeddings.
+        collator). Raise `ValueError` unless length control only adds an encoding to the decoder's embeddings.
         """
         for config in (self.config, self._counting_part().config):  # T5's parts have copies of the configuration
             config.length_optional = True
@@ -231,8 +239,8 @@ class StoresUnitTable:
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
         """
         Load a model, as the base class does. If `length_unit` differs from the checkpoint's unit, build the table
-        again from the tokenizer in the same folder; raise `ValueError` if there is no tokenizer. Load an adapter with
-        its base, and merge it into the base.
+        again with the tokenizer in the same folder; raise `ValueError` if the folder has no tokenizer. If the folder
+        holds an adapter, load its base too, and merge the adapter into the base.
         """
         check_shards(pretrained_model_name_or_path, kwargs.get("subfolder"))
         if cls._from_adapter is not None:
@@ -256,31 +264,34 @@ class StoresUnitTable:
             return loaded
         try:
             tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **where)
-        except (OSError, ValueError, TypeError) as error:  # tokenizers without their files raise a TypeError
+        except (OSError, ValueError, TypeError) as error:  # a tokenizer without its files raises TypeError
             name = f"{pretrained_model_name_or_path}, which counts {saved}s,"
             raise ValueError(f"{name} has no tokenizer to count {unit}s with; save one there") from error
         model.set_unit_table(tokenizer)
         return loaded
 
     def save_pretrained(self: Any, *args, **kwargs):
-        """Save the model, as the base class does; raise `ValueError` if the table counts another unit."""
+        """Save the model, as the base class does. Raise `ValueError` if the table's unit is not `length_unit`."""
         counted, unit = self.unit_table.unit, self.config.length_unit
         if counted != unit:
             call = "call model.set_unit_table(tokenizer) before saving"
             raise ValueError(f"config.length_unit={unit!r}, but the model's table counts {counted}s; {call}")
         vars(self.config).pop("custom_pipelines", None)
-        if self._auto_class is not None and self.can_generate():  # the checkpoint gets the code of the pipeline too
+        if self._auto_class is not None and self.can_generate():  # the checkpoint names its pipeline too
             self.config.custom_pipelines = custom_pipelines(self._auto_class)
         return super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
 
 class CountsLabels(StoresUnitTable):
-    """Mixin of an encoder-decoder: counts the lengths of a call that passes no length."""
+    """Mixin of an encoder-decoder that counts the lengths if a call passes none."""
 
     _checked_lengths = False  # whether the lengths of the first training batch were checked
 
     def count_labels(self: Any, labels: torch.Tensor) -> torch.Tensor:
-        """Count the units of each row of `labels (batch_size, target_sequence_length)`; raise `ValueError` for 0."""
+        """
+        Return the units of each row of `labels (batch_size, target_sequence_length)`. Raise `ValueError` if a row has
+        none.
+        """
         ids = labels.masked_fill(labels == -100, self.config.pad_token_id)
         length = self._counting_part().units_written(ids)[:, -1].contiguous()
         if not torch.compiler.is_compiling() and bool((length < 1).any()):
@@ -291,8 +302,8 @@ class CountsLabels(StoresUnitTable):
     def _length_of_rows(self: Any, labels, decoder_input_ids):
         """
         Return the length of each row, for a call without a length. Count it from the labels (Takase & Okazaki 2019,
-        section 3.1); in training without labels, which label smoothing removes, from the decoder's ids. Otherwise
-        return the default.
+        section 3.1). In training without labels, which label smoothing removes, count it from the decoder's ids.
+        Return `None` if the model reads no length, or if training has nothing to count. Otherwise return the default.
         """
         ids = decoder_input_ids if labels is None and self.training else labels
         if not self.config.length_controlled or ids is None and self.training:
@@ -300,7 +311,7 @@ class CountsLabels(StoresUnitTable):
         return self.config.length if ids is None else self.count_labels(ids)
 
     def _check_lengths(self: Any, length, ids: torch.Tensor | None) -> None:
-        """Warn once if training lengths are far from the labels' lengths: a stock collator may pass another column."""
+        """Check the lengths of the first training batch against its labels, see `warn_of_column`."""
         if (
             self._checked_lengths
             or ids is None

@@ -17,17 +17,17 @@ class LengthTokens:
     """
     Classes of output lengths. Each class has a token, which is put before the source.
 
-    `"ratio"`: short, normal and long, by the ratio of target and source length (Lakew et al. 2019).
+    `"ratio"`: short, normal and long, by the ratio of target length to source length (Lakew et al. 2019).
     `"bins"`: ranges of the target length (Fan et al. 2018). The limits are quantiles of the training data, so
-    that each token is seen about as often.
+    that all tokens occur about equally often.
 
     Args:
         kind (`str`): `"ratio"` or `"bins"`.
-        thresholds (`tuple[float, ...]`): Ascending upper limits of all classes but the last: ratios, or units.
+        thresholds (`tuple[float, ...]`): Ascending upper limits of all classes but the last, as ratios or in units.
             A value that equals a limit belongs to the lower class.
 
     Raises:
-        `ValueError`: for an unknown kind, or thresholds that do not ascend or, for ratios, are not two.
+        `ValueError`: if `kind` is unknown, if the thresholds do not ascend, or if `"ratio"` has not two thresholds.
 
     Example:
 
@@ -44,7 +44,7 @@ class LengthTokens:
     thresholds: tuple[float, ...]
 
     def __post_init__(self):
-        object.__setattr__(self, "thresholds", tuple(self.thresholds))  # JSON makes a list of it
+        object.__setattr__(self, "thresholds", tuple(self.thresholds))  # JSON stores a list
         check_name("length_tokens", self.kind, LENGTH_TOKEN_KINDS)
         limits = self.thresholds
         if not all(isinstance(limit, int | float) and math.isfinite(limit) for limit in limits):
@@ -58,8 +58,8 @@ class LengthTokens:
         cls, kind: str, source_lengths: Sequence[int], target_lengths: Sequence[int], *, bins: int = 10
     ) -> "LengthTokens":
         """
-        Fit thresholds to the lengths of training pairs, in one unit. `"ratio"` has terciles; `"bins"` has `bins`
-        ranges, or fewer if many targets have the same length. Raises `ValueError` if the pairs are too similar for
+        Fit thresholds to the lengths of training pairs, in one unit. `"ratio"` has terciles. `"bins"` has `bins`
+        ranges, or fewer if many targets have the same length. Raise `ValueError` if the pairs are too similar for
         several classes.
         """
         values: list[float] = sorted(
@@ -67,7 +67,7 @@ class LengthTokens:
             for source, target in zip(source_lengths, target_lengths, strict=True)
         )
         classes = len(_RATIO_TOKENS) if kind == "ratio" else bins
-        # These are the last values of all classes except the last one.
+        # Each limit is the last value of its class; the last class must keep a value.
         largest = max((value for value in values if value < values[-1]), default=None)
         limits: set[float] = set()
         if largest is not None:
@@ -95,7 +95,7 @@ class LengthTokens:
 
     def add_to(self, tokenizer) -> None:
         """
-        Add the tokens to a tokenizer that lacks them, as special tokens of 0 units. Raises `ValueError` if the
+        Add the tokens that a tokenizer lacks, as special tokens, which add no units. Raise `ValueError` if the
         tokenizer has a separate target vocabulary that is larger than the source vocabulary.
         """
         missing = [token for token in self.tokens if token not in tokenizer.get_vocab()]

@@ -1,4 +1,4 @@
-"""Units of length: count the units of a text or of a sequence of token ids."""
+"""Units of length, and functions that count the units of a text or of a sequence of token ids."""
 
 import importlib
 import random
@@ -17,7 +17,7 @@ from .unit_vocabulary import CostVocabulary, UnitVocabulary, entries_of
 
 
 LENGTH_UNITS = ("token", "character", "word", "byte", *UNITS)
-COST = "cost"  # the unit of a table built with a user's unit or function; only this table can count it
+COST = "cost"  # the unit of a table built with a user's unit or function; only the table can count this unit
 
 _COUNTED: dict = {  # UTF-8 is the default of `str.encode`
     "character": len,
@@ -42,8 +42,8 @@ def as_unit(unit: str | Unit | Callable[[str], int]) -> str | Unit:
 
 def load_unit(name: str) -> str | Unit:
     """
-    Return the unit of a name on a command line: one of `LENGTH_UNITS`, or `"module:name"`, a `Unit` or a cost function
-    `name` in a module that Python can import. Raises `ValueError` for another name.
+    Return the unit that a command line names: one of `LENGTH_UNITS`, or `"module:name"` for a `Unit` or a cost
+    function `name` in a module that Python can import. Raise `ValueError` if the name is unknown.
     """
     module, _, attribute = name.partition(":")
     if not attribute:
@@ -58,16 +58,17 @@ def load_unit(name: str) -> str | Unit:
 
 def count_units(text: str, unit: str | Unit) -> int:
     """
-    Count the units of a decoded text, without special tokens.
+    Count the units of a decoded text that has no special tokens.
 
     Args:
         text (`str`): The text.
         unit (`str` or `Unit`): `"character"`, Unicode code points; `"word"`, the parts that `str.split()` returns;
-            `"byte"`, bytes of UTF-8; `"width"`, columns of a terminal; another name in `docs/units.md`, or a unit of
-            your own. Tokens are counted from ids: `UnitTable.count`.
+            `"byte"`, bytes of UTF-8; `"width"`, columns of a terminal; another name in `docs/units.md`; or a unit of
+            your own. `"token"` is invalid, because tokens are counted from ids, see `UnitTable.count`.
 
     Raises:
-        `ValueError`, `ImportError`: for an unknown unit; for `"width"` without the package `wcwidth`.
+        `ValueError`: if the unit is unknown.
+        `ImportError`: if the unit is `"width"` and the package `wcwidth` is missing.
 
     Example:
 
@@ -83,14 +84,14 @@ def count_units(text: str, unit: str | Unit) -> int:
 
 
 def counter_of(unit: str | Unit) -> Callable[[str], int]:
-    """Return the function that counts the units of a text; there is none for tokens."""
+    """Return the function that counts the units of a text. The unit must not be `"token"`."""
     return unit.count if isinstance(unit, Unit) else _COUNTED.get(unit) or unit_of(unit).count
 
 
 def count_texts(tokenizer, texts: Sequence[str], unit: str | Unit, *, target: bool = False) -> list[int]:
     """
-    Count the units of each text, in one of `LENGTH_UNITS` or in a `Unit`. The tokenizer splits tokens as in a source,
-    or with `target` as in a target; special tokens do not count.
+    Return the number of units of each text, in one of `LENGTH_UNITS` or in a `Unit`. The tokenizer splits tokens as in
+    a source, or as in a target if `target` is set. Special tokens do not count.
     """
     if unit != "token":
         check_unit("unit of a text", unit, LENGTH_UNITS[1:])
@@ -109,7 +110,7 @@ def check_texts(texts: Sequence[str], name: str = "input") -> None:
 
 
 def check_sources(texts: Sequence[str]) -> None:
-    """Raise `TypeError` for the first of `texts` that is not a `str`, `ValueError` for one with a lone surrogate."""
+    """Raise `TypeError` if one of `texts` is not a `str`, and `ValueError` if a text has a lone surrogate."""
     check_texts(texts)
     for i, text in enumerate(texts):
         try:
@@ -120,17 +121,18 @@ def check_sources(texts: Sequence[str]) -> None:
 
 class UnitTable(nn.Module):
     """
-    Units that each vocabulary entry adds, stored as buffers so that they are saved, loaded and moved with a model.
+    A table of the units that each vocabulary entry adds. Its buffers are saved, loaded and moved with a model.
 
-    The units of an entry depend on the text before it: decoding drops the space before the first word, a piece without
-    a space continues the last word, byte-level BPE can split one character over tokens. So the table is a finite
-    automaton: in state `s`, entry `v` adds `weights[s, v]` units and leads to state `next_state[s, v]`. State 0 is the
-    start, where the text is empty or white space. Special tokens add nothing.
+    The units of an entry depend on the text before it. For example, decoding drops the space before the first word, a
+    piece without a space continues the last word, and byte-level BPE can split one character over tokens. So the table
+    is a finite automaton: in state `s`, entry `v` adds `weights[s, v]` units and leads to state `next_state[s, v]`.
+    State 0 is the start, where the text is empty or white space. Special tokens add no units.
 
     Args:
         unit (`str`): One of `LENGTH_UNITS`, or `"cost"`.
-        weights (`torch.IntTensor` of shape `(states, vocab_size)`): Units; `~units`, below 0, if the text would be
-            invalid after the entry (a character cut in two, a last space that decoding strips).
+        weights (`torch.IntTensor` of shape `(states, vocab_size)`): Units; `~units`, below 0, for an entry that a
+            constraint forbids, because the text would be invalid (a character cut in two, a last space that decoding
+            strips).
         next_state (`torch.ByteTensor` of shape `(states, vocab_size)`, *optional*): All 0 by default.
     """
 
@@ -150,7 +152,10 @@ class UnitTable(nn.Module):
 
     @classmethod
     def from_config(cls, config, vocab_size: int) -> "UnitTable":
-        """Build a table without a tokenizer: for tokens, 1 for all ids but special ids; for other units, unfilled."""
+        """
+        Build a table without a tokenizer. In tokens, special ids add 0 units and other ids 1. For other units, the
+        table is not filled.
+        """
         shape = (getattr(config, "unit_states", 1), vocab_size)
         if config.length_unit != "token":
             return cls(config.length_unit, torch.full(shape, NOT_FILLED), torch.full(shape, NO_STATE))
@@ -170,27 +175,28 @@ class UnitTable(nn.Module):
         Build the table of a tokenizer's target vocabulary, and check it against decoded texts.
 
         Counts are those of `tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)`, with
-        two exceptions that only the ids show. White space at the end of a text, which Marian and M2M100 strip, counts.
-        Bytes that are invalid UTF-8, which byte-level BPE decodes to U+FFFD, count by their lead bytes (a model may
-        emit them, but no text encodes to them).
+        two exceptions that only the ids show. White space at the end of a text counts, although Marian and M2M100
+        strip it. Bytes that are invalid UTF-8, which byte-level BPE decodes to U+FFFD, count by their lead bytes (a
+        model may emit such bytes, but no text encodes to them).
 
         Args:
             tokenizer (`PreTrainedTokenizerBase`): The tokenizer; for units other than tokens it must decode byte-level
                 BPE (BART), SentencePiece (Marian, mBART, T5, Pegasus, M2M100, NLLB) or WordPiece (BERT).
             unit (`str` or `Unit`, *optional*): One of `LENGTH_UNITS`, or a unit of your own, see `cost`.
-            cost (`Unit` or `Callable[[str], int]`, *optional*): Instead of a unit, one of your own, or any cost of a
-                text that is the sum of the costs of its characters, integers from 0 to 1024. The table's unit is then
-                `"cost"`.
+            cost (`Unit` or `Callable[[str], int]`, *optional*): Instead of `unit`, a unit of your own, or a function
+                from a text to its cost, which must be the sum of the costs of its characters, integers from 0 to 1024.
+                The table's unit is then `"cost"`.
 
         If `save_unit_table` saved this table next to the tokenizer, the table is loaded instead.
 
         If entries split characters (byte-level BPE), a character counts at its first byte in the unit `"character"`.
-        It counts at its last byte in units that are automata over characters: a `cost`, `"width"` and later ones.
+        It counts at its last byte in units that are automata over characters: a `cost`, and `"width"` and the names
+        after it in `LENGTH_UNITS`.
 
         Raises:
-            `TypeError`, `ValueError`: for an unknown unit; a tokenizer whose text is not the sum of its pieces; a cost
-                that does not add up, is not an integer, is below 0, or is 0 for every entry.
-            `ImportError`: for `"width"` without the package `wcwidth`.
+            `TypeError`, `ValueError`: if the unit is unknown; if a text of the tokenizer is not the sum of its pieces;
+                if the cost does not add up, is not an integer, is below 0, or is 0 for every entry.
+            `ImportError`: if the unit is `"width"` and the package `wcwidth` is missing.
         """
         if isinstance(unit, Unit) and cost is None:
             return cls.from_tokenizer(tokenizer, cost=unit)
@@ -203,7 +209,7 @@ class UnitTable(nn.Module):
             return cls(unit, *saved)
         vocab_size, special = entries_of(tokenizer)
         if unit == "token":
-            special.discard(tokenizer.unk_token_id)  # decoding keeps an unknown word
+            special.discard(tokenizer.unk_token_id)  # an unknown token stands for a word
             return cls(unit, torch.tensor([[int(i not in special) for i in range(vocab_size)]]))
         vocabulary = UnitVocabulary(tokenizer, vocab_size, special)
         if unit in _COUNTED:
@@ -221,14 +227,14 @@ class UnitTable(nn.Module):
 
     def progress(self, ids: torch.Tensor) -> torch.Tensor:
         """
-        Return the progress: the units produced up to and including each position, for `ids` and a result of shape
+        Return the progress, the units produced up to and including each position. `ids` and the result have the shape
         `(batch_size, sequence_length)`. The decoder position that reads an id gets the progress after this id. The
         last column is the count of the whole row.
         """
         self.require_filled()
         if self.states == 1:
             return self._progress(ids, torch.zeros_like(ids), shifted=True)
-        if self.unit in ("character", "byte"):  # only the start differs
+        if self.unit in ("character", "byte"):  # all states but the start add the same units
             return self._progress(ids, self._started_before(ids).long(), shifted=True)
         return self._progress(ids, self.states_after(ids))
 
@@ -239,8 +245,8 @@ class UnitTable(nn.Module):
 
     def count_and_state(self, ids: torch.Tensor, prompt: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return the units of each row and its last state, `(batch_size,)` each; 0 and the start state without ids. The
-        first `prompt` ids of a row do not count.
+        Return the units of each row and its last state, `(batch_size,)` each. The first `prompt` ids of a row do not
+        count. If no ids remain, return 0 and the start state.
         """
         self.require_filled()
         ids = ids[:, prompt:]
@@ -250,7 +256,7 @@ class UnitTable(nn.Module):
         return self._progress(ids, states)[:, -1], states[:, -1]
 
     def after(self, count: torch.Tensor, state: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return units and state of each row after one more entry; all shapes are `(batch_size,)`."""
+        """Return the units and the state of each row after one more token. All shapes are `(batch_size,)`."""
         weights = self.weights[state, ids]
         return count + torch.maximum(weights, ~weights), self.next_state[state, ids].long()
 
@@ -262,9 +268,9 @@ class UnitTable(nn.Module):
 
     def states_after(self, ids: torch.Tensor) -> torch.Tensor:
         """
-        Return the states after each position, for ids and a result of shape `(batch_size, sequence_length)`.
+        Return the state after each position. `ids` and the result have the shape `(batch_size, sequence_length)`.
 
-        This is a fixed-point iteration over all positions at once; the unit gives the number of rounds.
+        This is a fixed-point iteration over all positions at once. The unit determines the number of rounds.
         """
         count, following = self.states, self.next_state
         if count == 1:
@@ -274,14 +280,14 @@ class UnitTable(nn.Module):
             return (started | (following[0, ids] != 0)).long()
         # The state after an entry with text does not depend on earlier entries, except for the bytes of an incomplete
         # character. So three rounds are enough for the four bytes of a character. Words also need the bytes of the
-        # character before, which may be white space, and the first byte of this one. Special tokens keep the state. In
-        # other units the state may depend on the whole text, like half a flag.
+        # previous character, which may be white space, and the first byte of the current one. Special tokens keep the
+        # state. In other units the state may depend on the whole text, as in a row of flag emoji.
         known_rounds = {"character": 3, "byte": 3, "word": 7}.get(self.unit)
         rounds = ids.shape[1] if known_rounds is None else 1 if count == 3 else known_rounds
         # Only a special token keeps the start state; a combining mark may keep the other two states.
         silent = (following[0, ids] == 0) & (following[1, ids] == 1) & (following[2, ids] == 2)  # (B, T)
         position = torch.arange(ids.shape[1], device=ids.device)
-        last = torch.where(silent, 0, position).cummax(-1).values  # (B, T) the last entry with text, up to here
+        last = torch.where(silent, 0, position).cummax(-1).values  # (B, T) position of the last entry with text
         state = following[1, ids].long()  # (B, T)
         for _ in range(rounds):
             state = state.gather(-1, last)
@@ -304,7 +310,7 @@ class UnitTable(nn.Module):
             self._filled = True
 
     def resized(self, vocab_size: int, config) -> "UnitTable":
-        """Return the table resized to another number of entries; `from_config` gives the new entries."""
+        """Return the table resized to another number of entries. `from_config` fills the new entries."""
         new = UnitTable.from_config(config, vocab_size).to(self.weights.device)
         kept = min(vocab_size, self.weights.shape[1])
         new.weights[:, :kept] = self.weights[:, :kept]
@@ -313,9 +319,9 @@ class UnitTable(nn.Module):
 
     def padded(self, vocab_size: int) -> "UnitTable":
         """
-        Return the table padded to the size of an embedding that is larger than the tokenizer's vocabulary; no output
-        has the added entries. Raises `ValueError` if the embedding is smaller, or larger by more than 511 (Qwen's is
-        larger by 271).
+        Return the table padded to the size of an embedding, which may be larger than the tokenizer's vocabulary.
+        Constraints forbid the added entries. Raise `ValueError` if the embedding is smaller, or larger by more than
+        511 (Qwen's is larger by 271).
         """
         entries = self.weights.shape[1]
         if not entries <= vocab_size < entries + 512:
@@ -329,7 +335,7 @@ class UnitTable(nn.Module):
 
     @property
     def loaded_unit(self) -> str:
-        """Return the unit that the loaded weights count."""
+        """Return the unit of the loaded weights, which may differ from `unit`."""
         return _CODES[int(self.unit_code)]
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
@@ -339,17 +345,18 @@ class UnitTable(nn.Module):
 
 def save_unit_table(tokenizer, unit: str) -> Path:
     """
-    Save the table of a unit next to its tokenizer, and return the file, `unit_tables/<unit>.safetensors`. Then
-    `UnitTable.from_tokenizer`, the pipeline and vLLM load it, if the vocabulary and the versions of the packages that
-    count are the same. Otherwise they warn, and build the table again. Use it for large vocabularies, to save time.
+    Save the table of a unit next to its tokenizer, and return the path of the file,
+    `unit_tables/<unit>.safetensors`. `UnitTable.from_tokenizer`, the pipeline and vLLM then load the file if the
+    vocabulary and the packages that count have not changed. Otherwise they warn, and build the table again. This saves
+    time with large vocabularies.
 
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): A tokenizer that was loaded from a folder, or by its name on the Hub:
-            then the file is in the cache of the Hub.
+        tokenizer (`PreTrainedTokenizerBase`): A tokenizer that was loaded from a folder or from the Hub. In the second
+            case the file is in the cache of the Hub.
         unit (`str`): One of `LENGTH_UNITS`, because a file can be found again only by a name.
 
     Raises:
-        `ValueError`: for a tokenizer without a folder; also the errors of `UnitTable.from_tokenizer`.
+        `ValueError`: if the tokenizer has no folder; also the errors of `UnitTable.from_tokenizer`.
     """
     check_name("unit of a saved table", unit, LENGTH_UNITS)
     table = UnitTable.from_tokenizer(tokenizer, unit)
@@ -358,13 +365,13 @@ def save_unit_table(tokenizer, unit: str) -> Path:
 
 class RunningCount:
     """
-    A counter of the units of the rows of a search, which gets one more entry for each row in a step. It keeps the rows
-    of the last step, so the time of a step does not grow with the text. It identifies a row by its ids, because beam
-    search reorders rows. If a row is unknown, it counts all rows from the start.
+    A counter of the units in each row of a search. Each step of the search appends one token to every row. The counter
+    keeps the rows of the last step, so the time of a step does not grow with the text. It finds a row by its ids,
+    because beam search reorders rows. If a row is unknown, it counts all rows from the start.
 
     Args:
-        counter (`UnitTable` or `Thoughts`): It counts the rows.
-        prompt_length (`int`, *optional*, defaults to 0): First ids of each row that do not count.
+        counter (`UnitTable` or `Thoughts`): Counts the units of a row.
+        prompt_length (`int`, *optional*, defaults to 0): Number of ids at the start of each row that do not count.
     """
 
     def __init__(self, counter: Any, prompt_length: int = 0):
@@ -372,7 +379,7 @@ class RunningCount:
         self._kept: tuple[torch.Tensor, ...] | None = None  # ids (rows, T), units and states (rows,)
 
     def __call__(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the units and the last state of each row, `(rows,)`, like `counter.count_and_state`."""
+        """Return the units and the last state of each row, `(rows,)` each, like `counter.count_and_state`."""
         kept = self._kept
         if kept is not None and torch.equal(kept[0], ids):
             return kept[1], kept[2]
@@ -386,7 +393,7 @@ class RunningCount:
 
 
 def places_among(known: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
-    """Return for each of `rows (rows, T)` its index in the `known` rows, `(rows,)`; `None` if one is missing."""
+    """Return for each of `rows (rows, T)` its index in the `known` rows, `(rows,)`; `None` if a row is missing."""
     if rows.shape[1] != known.shape[1]:
         return None
     if torch.equal(rows, known):
@@ -397,7 +404,7 @@ def places_among(known: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None
 
 
 def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows: int = 100) -> None:
-    """Raise `ValueError` if the counts of random rows of entries differ from those of the decoded texts."""
+    """Raise `ValueError` if the counts of random sequences of entries differ from those of the decoded texts."""
     draw, tokenizer = random.Random(0), vocabulary.tokenizer
     weights, following = table.weights, table.next_state
     eos = next(iter(vocabulary.special), None)

@@ -1,4 +1,4 @@
-"""Requested lengths and the windows around them: check them once, and convert them to tensors."""
+"""Functions that check requested lengths and the windows around them, and convert them to tensors."""
 
 import math
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 OPTIONS = ("length", "length_constraint", "length_tolerance")  # options of a call and of configurations
 LENGTH_CONSTRAINTS = ("max", "exact", "min")
-_MOST = 4  # an output with `"min"` has at most this many times the length, so that it ends
-LONGEST = 10**7  # no model produces more units; sums stay far from overflow
+_MOST = 4  # with `"min"`, an output has at most this many times the requested length, so that it ends
+LONGEST = 10**7  # more units than a model produces; sums of lengths stay far from overflow
 
 
 def check_counts(**counts) -> None:
@@ -27,7 +27,7 @@ def check_counts(**counts) -> None:
 
 
 def is_integer(value) -> "TypeIs[int]":
-    """Return whether a value is an integer, Python's or NumPy's; False for a `bool`."""
+    """Return whether a value is an integer of Python or NumPy, but not a `bool`."""
     return not isinstance(value, bool) and (isinstance(value, int) or isinstance(value, Integral))
 
 
@@ -53,14 +53,15 @@ def check_constraint(constraint) -> None:
 
 
 def share_of(length: int, share: float) -> Fraction:
-    """Return a share of a length as an exact fraction: the share 0.1 is one tenth, not the nearest binary number."""
+    """Return a share of a length as an exact fraction. The share 0.1 is one tenth, not the nearest binary number."""
     return Fraction(str(float(share))) * length
 
 
 def check_tolerance(tolerance, constraint) -> None:
     """
-    Raise if `tolerance` is invalid, or not None without the constraint `"exact"`. Valid are units (an `int` from 0), a
-    share of the length (a `float` from 0 to under 1), a pair of these, or a list with one item for each row.
+    Raise `ValueError` if `tolerance` is invalid, or if it comes with another constraint than `"exact"`. `None` is
+    always valid. Other valid values are units (an `int` from 0), a share of the length (a `float` from 0 to under 1),
+    a pair of these, or a list with one item for each row.
     """
     if tolerance is None:
         return
@@ -75,7 +76,7 @@ def check_tolerance(tolerance, constraint) -> None:
 
 
 def parse_tolerance(words: Sequence[str]):
-    """Parse a tolerance from the words of a command line: units (`4`), a share (`0.1`), or two, below and above."""
+    """Parse the tolerance of a command line: units (`4`), a share (`0.1`), or two of these, below and above."""
     sides = tuple(int(word) if word.isdecimal() else float(word) for word in words)
     tolerance = sides[0] if len(sides) == 1 else sides
     check_tolerance(tolerance, "exact")
@@ -83,7 +84,7 @@ def parse_tolerance(words: Sequence[str]):
 
 
 def window_in(options) -> dict[str, Any]:
-    """Return the window of a configuration or of options as `{"tolerance": 4}`; empty if it has no window."""
+    """Return the window of a configuration or of options as `{"tolerance": 4}`, or `{}` if there is no window."""
     tolerance = getattr(options, "length_tolerance", None)
     return {} if tolerance is None else {"tolerance": tolerance}
 
@@ -98,7 +99,7 @@ def units_of(length: int, side: int | float) -> int:
 def window_of(lengths: Sequence[int], tolerance, constraint: str | None = "exact") -> tuple[list[int], list[int]]:
     """
     Return the lowest and the highest length of each window, in units. `check_tolerance` must have checked the
-    tolerance. Raises `ValueError` for a list of tolerances of another size.
+    tolerance. Raise `ValueError` if `tolerance` is a list of another size than `lengths`.
 
     Shares are rounded down: 0.1 of 36 is 3 units, and the window is 33 to 39. A share above 0 is at least one unit. No
     window goes below 1. The window of the constraint `"min"` begins at the length, and ends at four times the length.
@@ -130,9 +131,9 @@ def window_of(lengths: Sequence[int], tolerance, constraint: str | None = "exact
 class Target:
     """
     The target lengths of the outputs of a batch, `torch.LongTensor` of shape `(batch_size,)` each: `length` is the
-    planned length, `low` and `high` are the lowest and the highest allowed length. Without a window they are equal.
-    `other` holds the table of a second unit and the limit in that unit, `(batch_size,)`. `table` counts `low` and
-    `high` if the planned length may be in another unit.
+    planned length, `low` and `high` are the lowest and the highest allowed length. Without a window all three are
+    equal. `other` holds the table of a second unit and the limit in that unit, `(batch_size,)`. If the planned length
+    may be in another unit, `table` is the unit table of `low` and `high`.
     """
 
     length: torch.Tensor
@@ -144,8 +145,8 @@ class Target:
 
 def as_target(length, constraint, tolerance, batch_size: int, device: torch.device) -> Target:
     """
-    Return a request as a `Target`. The request is checked here and nowhere else; a `Target` is not checked again.
-    Raises as `as_length_tensor`, `check_constraint`, `check_tolerance` and `window_of` do.
+    Check a request, and return it as a `Target`. A request is checked only here; a `Target` is not checked again.
+    Raise the errors of `as_length_tensor`, `check_constraint`, `check_tolerance` and `window_of`.
     """
     check_constraint(constraint)
     check_tolerance(tolerance, constraint)
@@ -161,13 +162,13 @@ def refuse_length() -> None:
 
 
 def given_or_default(length, config):
-    """Return the length of a call, or the default `config.length`; raises `ValueError` if both are None."""
+    """Return the length of a call, or the default `config.length`. Raise `ValueError` if both are `None`."""
     length = config.length if length is None else length
     return refuse_none() if length is None else length
 
 
 def refuse_none() -> NoReturn:
-    """Raise `ValueError`, because the call has no length, but needs one."""
+    """Raise `ValueError`, because the call has no length, but needs a length."""
     raise ValueError("no length was given; pass it to the call (length=75), or a default to from_pretrained")
 
 
@@ -178,10 +179,10 @@ def as_length_tensor(
     Check the requested length, and return it as a `torch.LongTensor` of shape `(batch_size,)`. `length` is one number
     for all rows, or a list or tensor with one number for each row.
 
-    Without `synchronize` the values of a tensor on an accelerator are not read, because this would stall a training
-    step. Raises `TypeError` for anything but integers (a `bool`, a float, NaN, a string). Raises `ValueError` for a
-    length below `least`, which is 0 if a row may have no length (`length_optional`), for `LONGEST` or more, and for
-    another number of lengths than rows.
+    If `synchronize` is not set, the values of a tensor on an accelerator are not checked, because reading them would
+    stall a training step. Raise `TypeError` if a length is not an integer (a `bool`, a float, NaN, a string). Raise
+    `ValueError` if a length is below 1 or not below `LONGEST`, or if the numbers of lengths and rows differ. In a
+    tensor, lengths may go down to `least`, which is 0 if a row may have no length (`length_optional`).
     """
     if isinstance(length, torch.Tensor):
         if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:

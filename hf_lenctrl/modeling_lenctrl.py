@@ -44,7 +44,7 @@ from .length_signal import CountsLabels, init_length_weights, tell_peft
 
 
 class _LengthControlBase(CountsLabels):
-    """Common base class of base models and models with a language-model head: adds length control to the parts."""
+    """Base class of base models and of models with a language-model head. It adds length control to their parts."""
 
     config: PreTrainedConfig
 
@@ -69,11 +69,14 @@ class _LengthControlBase(CountsLabels):
                 self.encoder.share_length_table(self.decoder)
 
     def get_decoder(self: Any):
-        """Return the decoder directly; the base class's search is slow, and `generate` calls this at each step."""
+        """Return the decoder directly, because `generate` calls this at each step and the base method is slow."""
         return self.base_model.decoder
 
     def resize_token_embeddings(self: Any, *args, **kwargs):
-        """Resize the embeddings, as the base model does; call `set_unit_table` then, unless the unit is a token."""
+        """
+        Resize the embeddings, as the base model does. Afterwards the caller must call `set_unit_table`, unless the
+        unit is a token.
+        """
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         self.get_decoder().resize_unit_table()
         return embeddings
@@ -88,7 +91,7 @@ class LengthControlledModel(_LengthControlBase):
     """Base model whose `forward` takes `length`."""
 
     def forward(self, input_ids=None, attention_mask=None, decoder_input_ids=None, *args, length=None, **kwargs):
-        """Run the base model's `forward`; `length` and `progress` are those of `LengthControlledDecoder.forward`."""
+        """Run the base model's `forward`. For `length` and `progress`, see `LengthControlledDecoder.forward`."""
         if length is None:
             length = self._length_of_rows(None, decoder_input_ids)
         return super().forward(input_ids, attention_mask, decoder_input_ids, *args, length=length, **kwargs)
@@ -97,12 +100,12 @@ class LengthControlledModel(_LengthControlBase):
 class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, LengthControlledGeneration):
     """Model with a language-model head whose `forward` and `generate` take `length`."""
 
-    # The loss is a mean. Given a `forward` with **kwargs, Trainer would assume that it divides by
-    # `num_items_in_batch`, and multiply gradients by the number of accumulation steps and of processes.
+    # The loss is a mean. By default Trainer would assume that a `forward` with **kwargs divides the loss by
+    # `num_items_in_batch`, and would multiply gradients by the number of accumulation steps and of processes.
     accepts_loss_kwargs = False
     model_class: type
 
-    # Every argument has a name here, because Trainer and `generate` drop columns and arguments without one.
+    # Every argument has a name here, because Trainer and `generate` drop columns and arguments without a name.
     @takes_cache
     def forward(
         self,
@@ -127,21 +130,21 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units. By
-                default they are counted from `labels`, in training also from `decoder_input_ids`; otherwise they are
-                `config.length`.
+                default they are counted from `labels`, or in training without labels from `decoder_input_ids`;
+                otherwise they are `config.length`.
             progress (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): See
                 `LengthControlledDecoder.forward`.
             pair_ids (`torch.LongTensor` of shape `(batch_size, source_sequence_length)`, *optional*): For rows that
                 hold several pairs, the number of each token's pair, 0 for padding. Attention and positions stay within
-                    a pair. The attention masks are ignored, and `length` has the shape of `progress`.
-                decoder_pair_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): The
-                    number of the pair of each target token.
+                a pair. The attention masks are ignored, and `length` has the shape of `progress`.
+            decoder_pair_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): The
+                number of the pair of each target token.
 
         Raises:
-            `ValueError`: without any length, for a length below 1, and for labels that are only padding.
+            `ValueError`: if there is no length, if a length is below 1, or if the labels of a row are only padding.
         """
         if labels is not None and cache is not None and progress is None and self.config.counts_progress:
-            # In prefix tuning the cache holds virtual tokens, which count nothing; the labels are the whole target.
+            # In prefix tuning the cache holds virtual tokens, which add no units; the labels are the whole target.
             whole = decoder_input_ids
             ids = self.prepare_decoder_input_ids_from_labels(labels) if whole is None else whole
             progress = self.get_decoder().units_written(ids)
@@ -174,7 +177,10 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
         )
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
-        """Add the progress, counted from all ids of each row so far; beam search has already reordered the rows."""
+        """
+        Prepare the inputs, and add the progress, which is counted from all ids of each row so far. Beam search has
+        already reordered the rows.
+        """
         model_inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         if self.config.counts_progress:
             progress = self.get_decoder().units_written(input_ids)  # (B * beams, T)
@@ -183,7 +189,7 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
         return model_inputs
 
     def _reorder_cache(self, cache, beam_idx: torch.Tensor):
-        """Reorder the self-attention cache; cross-attention is the same for all beams, which read one source."""
+        """Reorder only the self-attention cache, because all beams of a source have the same cross-attention cache."""
         cache.self_attention_cache.reorder_cache(beam_idx)
         return cache
 
@@ -263,7 +269,7 @@ class LenCtrlM2M100ForConditionalGeneration(
     config_class, model_class = LenCtrlM2M100Config, LenCtrlM2M100Model
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Prepare decoder inputs for `DataCollatorForSeq2Seq`, as other families do: shift the labels to the right."""
+        """Shift the labels to the right, as other families do. `DataCollatorForSeq2Seq` calls this method."""
         return m2m_100.shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
 
@@ -305,15 +311,16 @@ class LenCtrlUMT5ForConditionalGeneration(LengthControlledForConditionalGenerati
 
 def _make_parts(head: Any, stock: ModuleType) -> None:
     """
-    Make the classes of a family's parts, `LenCtrl{Family}{Encoder,Decoder,Attention}`, in this module. They exist from
-    import on, so that another process can unpickle a model. `control` gives these classes to the parts of a model.
+    Make the classes of a family's parts, `LenCtrl{Family}{Encoder,Decoder,Attention}`, in this module. The classes
+    exist as soon as the module is imported, so that another process can unpickle a model. `control` gives these
+    classes to the parts of a model.
     """
     family = head.model_class.__name__.removeprefix("LenCtrl").removesuffix("Model")
     parts = {"Encoder": LengthControlledEncoder, "Decoder": LengthControlledDecoder, "Attention": LengthHeadAttention}
     if family == "M2M100":
         parts["SinusoidalPositionalEmbedding"] = PositionsOfIds
     for part, mixin in parts.items():
-        base = getattr(stock, f"{family}{part}", None) or getattr(stock, f"{family}Stack")  # T5's only class
+        base = getattr(stock, f"{family}{part}", None) or getattr(stock, f"{family}Stack")  # T5 has one class for both
         name = f"LenCtrl{family}{part}"
         fields = {"__module__": __name__, "__doc__": f"`{base.__name__}` in control; see `{mixin.__name__}`."}
         if part in ("Encoder", "Decoder"):

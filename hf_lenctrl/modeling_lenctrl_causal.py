@@ -36,7 +36,7 @@ class _BaseModel:
         cache=None,
         **kwargs,
     ):
-        """Run the model without its head; the output has `last_hidden_state (batch_size, sequence_length, d)`."""
+        """Run the model without its head. The output has `last_hidden_state (batch_size, sequence_length, d)`."""
         if self.whole.config.length_controlled:
             given = (None, length, progress, cache, attention_mask)
             inputs_embeds = self.whole.embed_with_length(input_ids, inputs_embeds, *given)
@@ -47,7 +47,7 @@ class _BaseModel:
 
 class LenCtrlForCausalLM(LengthControlWrapper):
     """
-    Any model of `AutoModelForCausalLM`, with `length` in `forward` and `generate`.
+    A model of `AutoModelForCausalLM` whose `forward` and `generate` take `length`.
 
     The length is that of the answer. The encoding is added to the last token of the prompt, which predicts the first
     token of the answer, and to the tokens of the answer. Earlier tokens do not change, so the cache of a prompt serves
@@ -65,19 +65,22 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
     def __init__(self, config: LenCtrlCausalLMConfig, language_model: PreTrainedModel | None = None):
         super().__init__(config, language_model)
-        # Trainer treats the wrapper like the plain model
+        # Trainer then treats the wrapper like the plain model
         self.accepts_loss_kwargs = getattr(self.language_model, "accepts_loss_kwargs", "kwargs" in self._read_by_inner)
         self.register_forward_pre_hook(LenCtrlForCausalLM._count_answers, with_kwargs=True)
 
     @property
     def base_model(self):
-        """Return the base model of the inner model, which reads the length; its outputs have `last_hidden_state`."""
+        """
+        Return the inner model's base model, wrapped so that it reads the length. The outputs have `last_hidden_state`.
+        """
         return _BaseModel(self)
 
     def _count_answers(self, args, kwargs):
         """
-        Count the answers in a hook before `forward`, for trainers that replace `forward`: TRL's `forward` passes no
-        labels to the base model. Without labels each row has the length `config.length`, as in `generate`.
+        Count the answers in a hook before `forward`, for trainers that replace `forward`, because TRL's `forward`
+        passes no labels to the base model. The call's length or else `config.length`, if set, replaces the counted
+        lengths.
         """
         labels, length = kwargs.get("labels"), kwargs.get("length")
         replaced = "forward" in vars(self) and self.config.length_controlled
@@ -98,7 +101,9 @@ class LenCtrlForCausalLM(LengthControlWrapper):
         return torch.where((progress < 0).unsqueeze(2), embeds, signal)
 
     def _progress_and_length(self, labels, length, progress, cache, embeds, mask):
-        """Return progress `(batch_size, sequence_length)` and lengths `(batch_size,)`; count them if they are None."""
+        """
+        Return progress `(batch_size, sequence_length)` and lengths `(batch_size,)`. Count them if they are not given.
+        """
         rows, columns = embeds.shape[:2]
         if labels is not None and progress is None:
             progress, own = answer_progress(self.unit_table, labels, eos_of(self))
@@ -138,20 +143,21 @@ class LenCtrlForCausalLM(LengthControlWrapper):
         **kwargs,
     ):
         """
-        Run the inner model's `forward` with two more arguments.
+        Run the inner model's `forward` with more arguments.
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units of
-                each answer. By default they are counted from the labels; without labels `config.length` holds.
+                each answer. By default they are counted from the labels, or are `config.length` if there are no
+                labels.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units of the answer
                 produced before each prediction, -1 where no answer is predicted. By default counted from the labels.
-                Without labels all `input_ids` are the prompt, and its last token that is not padding predicts the
-                first token of the answer.
+                If there are no labels, all `input_ids` are the prompt, and the last token that is not padding predicts
+                the first token of the answer.
             prompt (`PromptSpan`, *optional*): Ignored; `generate` with an adapter requires that this name exists.
 
         Raises:
-            `ValueError`: without any length, for a length below 1, for an answer without any unit, for labels
-                with several answers in a row, and in training without labels.
+            `ValueError`: if there is no length, if a length is below 1, if an answer has no units, if the labels of a
+                row have several answers, or if labels are missing in training.
         """
         if self.config.length_controlled:
             given = (labels, length, progress, cache, attention_mask)
@@ -165,8 +171,8 @@ class LenCtrlForCausalLM(LengthControlWrapper):
     @takes_cache
     def generate(self, inputs=None, *args, cache=None, **kwargs):
         """
-        Generate answers, see `LengthControlledGeneration.generate`; the length is that of the answer, which follows
-        the prompt.
+        Generate answers. See `LengthControlledGeneration.generate`. The length is that of the answer, without the
+        prompt.
         """
         if kwargs.get("inputs_embeds") is not None:
             raise ValueError("generate needs the prompt's ids, got inputs_embeds; pass input_ids")
@@ -185,12 +191,13 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
     def _remove_answer(self, cache: Cache, first: int) -> None:
         """
-        Remove the answer, from column `first` on, from a cache after a call, because it contains the length encoding.
-        The next call of a chat then reads the answer as a part of the prompt. Empty a cache that cannot be cut.
+        Remove the columns from `first` on (the last token of the prompt, and the answer) from a cache after a call,
+        because they contain the length encoding. The next call of a chat then reads the answer as a part of the
+        prompt. If a cache cannot be cut, empty the cache.
         """
         try:
             cache.crop(min(first - int(cache.get_seq_length()), 0))
-        except (AttributeError, NotImplementedError, RuntimeError, ValueError):  # its size is fixed, or it is a window
+        except (AttributeError, NotImplementedError, RuntimeError, ValueError):  # a static or sliding-window cache
             if cache.is_compileable:
                 cache.reset()  # the compiled code needs the same tensors
             else:
@@ -200,8 +207,8 @@ class LenCtrlForCausalLM(LengthControlWrapper):
         self, input_ids, prompt: PromptSpan | None = None, length=None, **kwargs
     ):
         """
-        Prepare the inner model's inputs, and add the progress, counted from the ids of the answer so far; beam search
-        has already reordered the rows.
+        Prepare the inner model's inputs, and add the progress, which is counted from the ids of the answer so far.
+        Beam search has already reordered the rows.
         """
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
@@ -223,8 +230,9 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
 def _check_cached(cache: Cache, start: int, columns: int) -> None:
     """
-    Raise `ValueError` if a cache does not end before the last of the `columns` ids of a call, which follow `start`
-    cached columns. A call removes its answer from the cache, so the next call needs the answer's ids.
+    Raise `ValueError` if the `columns` ids of a call do not continue a cache. The ids either follow the cache, which
+    then has `start` columns, or begin with the cached ids, and then `start` is 0. A call removes its answer from the
+    cache, so the next call needs the answer's ids.
     """
     cached = int(cache.get_seq_length())
     if start not in (0, cached) or start == 0 and columns <= cached:

@@ -12,7 +12,7 @@ from .wrapper import LengthControlWrapper
 
 class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[misc, override]
     """
-    Any model of `AutoModelForSeq2SeqLM`, with `length` in `forward` and `generate`. The decoder gets the length.
+    A model of `AutoModelForSeq2SeqLM` whose `forward` and `generate` take `length`. Only the decoder reads the length.
 
     Args:
         config (`LenCtrlSeq2SeqLMConfig`): Configuration of the new model.
@@ -35,7 +35,7 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
 
     @property
     def encoder(self):
-        """Return the encoder; `generate` accepts its arguments, such as LED's `global_attention_mask`."""
+        """Return the encoder. `generate` accepts the encoder's arguments, such as LED's `global_attention_mask`."""
         return self.language_model.get_encoder()
 
     @property
@@ -75,8 +75,8 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
         """
         Run the inner model's `forward` with two more arguments, `length` and `progress`.
 
-        Arguments and errors are those of `LengthControlledForConditionalGeneration.forward`, and the inner model's
-        other arguments. A call also needs decoder ids, decoder embeddings or labels.
+        For both arguments and for errors, see `LengthControlledForConditionalGeneration.forward`. The other arguments
+        are those of the inner model. A call also needs decoder ids, decoder embeddings or labels.
         """
         ids: torch.Tensor | None = decoder_input_ids
         embeds: torch.Tensor | None = decoder_inputs_embeds
@@ -91,7 +91,7 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
                 self._check_lengths(length, ids if labels is None else labels)
             embeds = self.embed_tokens(ids) if embeds is None else embeds  # (B, T, d)
             if progress is None and self.config.counts_progress:
-                # labels are the whole target; a cache then holds only the virtual tokens of prefix tuning
+                # labels are the whole target, so a cache holds only the virtual tokens of prefix tuning
                 progress = self.count_progress(ids, cache if labels is None else None)  # (B, T)
             lengths = required_length(length, self.config, embeds, self.training)  # (B,)
             ids, embeds = None, self.add_signal(embeds, progress, lengths)
@@ -108,7 +108,7 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
         return config, {"decoder_length" if name == "length" else name: x for name, x in model_kwargs.items()}
 
     def prepare_inputs_for_generation(self, input_ids, decoder_length=None, **kwargs):  # type: ignore[override]
-        """Prepare the inner model's inputs, and add the progress, counted from all ids of each row so far."""
+        """Prepare the inner model's inputs, and add the progress, which is counted from all ids of each row so far."""
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
             return model_inputs

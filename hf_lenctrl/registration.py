@@ -1,7 +1,7 @@
-"""Register the models in the Auto classes and in `pipeline` of transformers, without importing the models.
+"""Registration of the models in the Auto classes and in `pipeline` of transformers, without importing the models.
 
 transformers keeps classes in tables, and importing a model class takes seconds. So each table gets a `Lazy` part when
-transformers is imported: `import hf_lenctrl` imports no model, and `lenctrl --help` needs no torch.
+transformers is imported. Then `import hf_lenctrl` imports no model, and `lenctrl --help` needs no torch.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import Any
 
 
 # For each plain model type: the model with a language-model head, the base model, and the tokenizer for checkpoints
-# that name no tokenizer. mBART, M2M100 and Pegasus have several tokenizers, so their checkpoints must name one.
+# that name no tokenizer. mBART, M2M100 and Pegasus have several tokenizers, so their checkpoints must name theirs.
 FAMILIES = {
     "bart": ("LenCtrlBartForConditionalGeneration", "LenCtrlBartModel", "BartTokenizer"),
     "marian": ("LenCtrlMarianMTModel", "LenCtrlMarianModel", "MarianTokenizer"),
@@ -28,7 +28,7 @@ _CAUSAL = "hf_lenctrl.configuration_lenctrl:LenCtrlCausalLMConfig"
 _SEQ2SEQ = "hf_lenctrl.configuration_lenctrl:LenCtrlSeq2SeqLMConfig"
 _PREDICTOR = "hf_lenctrl.length_predictor:LengthPredictor"
 _MODELING = "hf_lenctrl.modeling_lenctrl:"
-# For each module of transformers: its tables and their new entries. A "module:name" is imported when it is looked up.
+# For each module of transformers: its tables and their new items. A value "module:name" is imported when looked up.
 TABLES: dict[str, dict[str, dict[str, str]]] = {
     "transformers.models.auto.configuration_auto": {
         "CONFIG_MAPPING": {
@@ -61,15 +61,16 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
 
 
 def load(place: str) -> Any:
-    """Load and return the object at a place, `"module:name"`."""
+    """Import and return the object that `"module:name"` names."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 class Lazy(MutableMapping):
     """
-    A table with the entries of `known` and of `places`. A value of `places`, `"module:name"`, is imported when it is
-    looked up; so is such a key, which names a class.
+    A mapping with the items of `known` and of `places`. A value of `places`, `"module:name"`, is imported when the
+    value is looked up. A key of `places` may be `"module:name"` too. Such a key stands for a class, which is imported
+    when the keys are iterated.
     """
 
     def __init__(self, known: MutableMapping, places: dict[str, str]):
@@ -101,20 +102,20 @@ class Lazy(MutableMapping):
 
 
 def _fill(name: str) -> None:
-    """Fill the tables of an imported module of transformers."""
+    """Add `Lazy` parts to the tables of an imported module of transformers."""
     for table, places in TABLES[name].items():
         mapping = getattr(sys.modules[name], table)
-        # transformers stores registered classes here; the name is private in transformers 5.23.
+        # transformers stores registered classes in this attribute, which is private in transformers 5.23.
         attribute = "supported_tasks" if table == "PIPELINE_REGISTRY" else "_extra_content"
         if not isinstance(getattr(mapping, attribute), Lazy):
             setattr(mapping, attribute, Lazy(getattr(mapping, attribute), places))
 
 
 class _Filler(MetaPathFinder):
-    """An import hook for the modules with tables: uses the other finders, and fills the tables after the import."""
+    """An import hook for the modules in `TABLES`. It uses the other finders, and fills the tables after the import."""
 
     def find_spec(self, name, path=None, target=None):
-        """Find the spec of a module with tables; return `None` for all other modules."""
+        """Find the spec of a module in `TABLES`; return `None` for all other modules."""
         if name not in TABLES:
             return None
         found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
@@ -131,7 +132,7 @@ class _Filler(MetaPathFinder):
 
 
 def register() -> None:
-    """Register the models: fill the tables of transformers now if it is imported, otherwise when it is imported."""
+    """Register the models: fill the tables of transformers now if they are imported, otherwise after their import."""
     for name in TABLES:
         if name in sys.modules:
             _fill(name)

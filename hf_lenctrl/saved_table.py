@@ -1,4 +1,4 @@
-"""Save unit tables next to a tokenizer, because building the table of a large vocabulary takes seconds."""
+"""Unit tables that are saved next to a tokenizer, because building the table of a large vocabulary takes seconds."""
 
 import hashlib
 import json
@@ -22,13 +22,13 @@ except ImportError:
     columns_version = ""
 
 logger = logging.get_logger(__name__)
-_SOURCES = ("character_costs.py", "length_units.py", "text_units.py", "unit_vocabulary.py")  # the code of a table
+_SOURCES = ("character_costs.py", "length_units.py", "text_units.py", "unit_vocabulary.py")  # they build a table
 
 
 def read_table(tokenizer, unit: str) -> tuple[torch.Tensor, torch.Tensor] | None:
     """
     Return the weights and next states that `write_table` saved next to a tokenizer, `(S, V)` each. Return `None` if
-    there is no file, or, with a warning, if the file is of another tokenizer or version.
+    there is no file. If the file was made from another tokenizer or version, warn and return `None`.
     """
     file = _file_of(tokenizer, unit)
     if file is None or not file.is_file():
@@ -46,8 +46,8 @@ def read_table(tokenizer, unit: str) -> tuple[torch.Tensor, torch.Tensor] | None
 
 def write_table(tokenizer, unit: str, weights: torch.Tensor, next_state: torch.Tensor) -> Path:
     """
-    Save a table, `(S, V)` each, next to its tokenizer, and return the file. Equal columns are saved once. Raises
-    `ValueError` if the tokenizer was not loaded from a folder or from the Hub.
+    Save a table's weights and next states, `(S, V)` each, next to its tokenizer. Return the path of the file. Equal
+    columns are saved once. Raise `ValueError` if the tokenizer was not loaded from a folder or from the Hub.
     """
     file = _file_of(tokenizer, unit)
     if file is None:
@@ -62,7 +62,7 @@ def write_table(tokenizer, unit: str, weights: torch.Tensor, next_state: torch.T
     file.parent.mkdir(exist_ok=True)
     unfinished = file.with_suffix(".part")
     save_file(parts, unfinished, {"made_from": _made_from(tokenizer, unit)})
-    unfinished.replace(file)  # another process never reads half a file
+    unfinished.replace(file)  # so that no process reads half a file
     return file
 
 

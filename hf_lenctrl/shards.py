@@ -1,4 +1,4 @@
-"""Check the files that an index of sharded weights names."""
+"""A check of the files that an index of sharded weights names."""
 
 import json
 from pathlib import Path, PureWindowsPath
@@ -14,6 +14,6 @@ def check_shards(name, subfolder: str | None = None) -> None:
     for path in Path(name, subfolder or "").glob("*.index.json"):
         index: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
         for shard in sorted(set(index.get("weight_map", {}).values())):
-            inside = PureWindowsPath(shard)  # knows both kinds of slashes
+            inside = PureWindowsPath(shard)  # splits at both kinds of slashes
             if inside.anchor or ".." in inside.parts:
                 raise OSError(f"{path} names {shard!r}, which lies outside its folder; do not load this model")

@@ -1,4 +1,4 @@
-"""Units of length with a name: graphemes, UTF-16, SMS, posts on X, syllables, Chinese words, widths in Arial."""
+"""Named units of length: graphemes, UTF-16, SMS, posts on X, syllables, Chinese words, widths in Arial."""
 
 import functools
 import itertools
@@ -11,8 +11,8 @@ import regex
 from .character_costs import Columns, Learned, Unit
 
 
-# Grapheme clusters: a character of each kind that Unicode Standard Annex 29 tells apart, and the patterns of these
-# kinds in the same order; the first that matches is the kind of a character.
+# Grapheme clusters: a character of each kind that Unicode Standard Annex 29 distinguishes, and the patterns of these
+# kinds in the same order. The first pattern that matches a character gives its kind.
 _CLUSTER_KINDS = (
     "\r\n\t\u0600\u200d\u1100\u1160\u11a8\uac00\uac01\U0001f1e6\u094d\u1cf5\u0301\u200c\u0903\u0915\u00a9a"
 )
@@ -44,7 +44,7 @@ _SIGN = regex.compile(
     regex.V1,
 )
 _EMOJI = {"light", "text_base", "base", "skin", "flag", "text", "emoji"}
-_JOINS = {  # the sign before, and one that is a part of the same emoji: the weight, and the next state
+_JOINS = {  # (last state, sign that continues its emoji): (weight of the sign, next state)
     ("light", "selector"): (1, "emoji"),
     ("text", "selector"): (0, "emoji"),
     ("text_base", "selector"): (0, "base"),
@@ -59,8 +59,8 @@ _ARIAL = {
     **{556: "#$0123456789?L_abdeghnopqu¢£¤¥§«µ»ðþ–†‡€", 584: "+<=>~¬±×÷", 611: "FTZ¿ßø", 667: "&ABEKPSVXYÞ"},
     **{722: "CDHNRUwÐ", 737: "©®", 778: "GOQØ", 833: "Mm", 834: "¼½¾", 889: "%æ", 944: "Wœ", 1015: "@"},
 }
-# Syllables: the vowels of a language, the letters that are silent, and where a syllable begins. V is a vowel, C is
-# another letter, $ is the end of a word.
+# Syllables: the vowels of a language, the pattern of silent letters, and the pattern of the start of a syllable. In a
+# pattern, V is a vowel, C is another letter, $ is the end of a word.
 _SYLLABLES = {
     "en": (
         "aeiouy",
@@ -78,7 +78,10 @@ _SYLLABLES = {
 
 
 def _matches(pattern: regex.Pattern, kinds: str, kind: regex.Pattern) -> Unit:
-    """Build the unit that counts the matches of a pattern; a match depends on the kinds of two characters at most."""
+    """
+    Build the unit that counts the matches of a pattern. `kinds` has a character of each kind, in the order of the
+    groups of `kind`. Endings of at most two characters tell the states apart.
+    """
     endings = [*kinds, *map("".join, itertools.product(kinds, repeat=2))]
     return Learned(lambda text: len(pattern.findall(text)), endings, lambda one: kinds[kind.match(one).lastindex - 1])
 
@@ -89,8 +92,8 @@ def _utf_16() -> Unit:
 
 def _sms() -> Unit:
     """
-    Build the unit of SMS: septets of GSM-7. A character outside GSM-7 would turn the whole message into UCS-2. So a
-    constraint forbids this character, and it counts 1000, so that no text with it fits.
+    Build the unit of SMS, which counts septets of GSM-7. A character outside GSM-7 would turn the whole message into
+    UCS-2. So a constraint forbids such a character, and it counts 1000, so that no text with it fits.
     """
     cost = {**dict.fromkeys(_GSM_7, 1), **dict.fromkeys(_GSM_7_EXTENSION, 2)}
     return Unit(None, lambda state, units: (units, state, units < 1000), lambda character: cost.get(character, 1000))
@@ -108,8 +111,8 @@ def _arial() -> Unit:
 
 def _post() -> Unit:
     """
-    Build the unit of posts on X: their weight. A constraint forbids addresses, joined emoji and keycaps, because their
-    weight is known only at their end.
+    Build the unit of posts on X, which counts their weight. A constraint forbids addresses, joined emoji and keycaps,
+    because their weight is known only at their end.
     """
     unit = Unit("space", _post_step, _post_kind)
 
@@ -123,14 +126,17 @@ def _post() -> Unit:
 
 
 def _post_kind(character: str) -> tuple[int, str]:
-    """Return the weight of a character in composed form, and its sign: the name of its group in `_SIGN`."""
+    """Return the weight of a character in composed form, and its sign, which is the name of its group in `_SIGN`."""
     sign = _SIGN.match(character)
     weight = sum(1 if _LIGHT.match(part) else 2 for part in unicodedata.normalize("NFC", character))
     return weight, "other" if sign is None else sign.lastgroup
 
 
 def _post_step(last: str, kind: tuple[int, str]) -> tuple:
-    """Return the weight of a character after `last`, the next state, and whether a constraint may allow it."""
+    """
+    Return the weight of a character after the state `last`, the next state, and whether a constraint may allow the
+    character.
+    """
     weight, sign = kind
     if (last, sign) in _JOINS:
         return _JOINS[last, sign]
@@ -142,7 +148,10 @@ def _post_step(last: str, kind: tuple[int, str]) -> tuple:
 
 
 def _syllables(language: str) -> Unit:
-    """Build the unit of syllables of a language. Characters other than letters separate words and count nothing."""
+    """
+    Build the unit of syllables of a language. Characters other than letters and apostrophes separate words and add no
+    units.
+    """
     vowels, *rules = _SYLLABLES[language]
     letters = {character for character in "".join(rules) if character.islower()}
     vowel = next((character for character in vowels if character not in letters), vowels[0])
@@ -167,7 +176,7 @@ def _syllables(language: str) -> Unit:
     return Learned(measure, endings, kind, count=lambda text: measure("".join(map(kind, text))))
 
 
-UNITS: dict[str, Callable[[], Unit]] = {  # append new names: `length_units._CODES` numbers them
+UNITS: dict[str, Callable[[], Unit]] = {  # append new names at the end: `length_units._CODES` stores their order
     "width": Columns,
     "grapheme": functools.partial(_matches, regex.compile(r"\X"), _CLUSTER_KINDS, _CLUSTER_KIND),
     "utf16": _utf_16,
@@ -181,7 +190,7 @@ UNITS: dict[str, Callable[[], Unit]] = {  # append new names: `length_units._COD
 
 @functools.cache
 def unit_of(name: str) -> Unit:
-    """Return a unit by its name in `UNITS`; cached, because learning a unit takes time."""
+    """Return the unit of a name in `UNITS`. Units are cached, because learning a unit takes time."""
     unit = UNITS[name]()
     unit.name = name
     return unit

@@ -1,4 +1,4 @@
-"""Separate a model's thoughts from its answer: thoughts do not count, and no constraint applies to them."""
+"""Separation of a model's thoughts from its answer. Thoughts do not count, and no constraint applies to them."""
 
 import math
 from collections.abc import Sequence
@@ -15,25 +15,26 @@ from .unit_vocabulary import UnitVocabulary, entries_of
 
 
 WHITE = b" \t\r\n"  # white space between the marker and the answer, which does not count
-_ROOM = 32_768  # tokens of thoughts if a call has no budget; thinking models recommend this number
-_BLANKS = 8  # most entries of white space between a marker and the end of a prompt
+_ROOM = 32_768  # tokens of thoughts if a call has no budget, as the makers of thinking models recommend
+_BLANKS = 8  # maximum number of white-space entries between a marker and the end of a prompt
 
 
 class AnswerMarker:
     """
-    A search in ids for the marker that ends the thoughts: a text, which entries may split anywhere, or ids.
+    A search in ids for the marker that ends the thoughts. A marker is a text, which entries may split anywhere, or
+    ids.
 
     An automaton reads the symbols of the entries: the bytes of a text, or the ids themselves. Its state is the number
     of symbols of the marker that are read (Knuth, Morris & Pratt 1977). From state `s`, entry `v` leads to
-    `following[s, v]`. The value `len(symbols) + i` means that the marker ended in the entry, and that the rest of the
-    entry is number `i` in `rests`.
+    `following[s, v]`. The value `len(symbols) + i` means that the marker ended in the entry, and that `rests` maps the
+    rest of the entry to `i`.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): A tokenizer that decodes by pieces, see `UnitTable.from_tokenizer`.
         marker (`str` or `list[int]`): A text, which may have special tokens; or ids, which match only these ids.
 
     Raises:
-        `ValueError`: for a marker that the tokenizer cannot encode.
+        `ValueError`: if the tokenizer cannot encode the marker.
     """
 
     def __init__(self, tokenizer, marker: str | Sequence[int]):
@@ -57,7 +58,7 @@ class AnswerMarker:
 
     def _machine(self, entries: Sequence[Sequence[int]]) -> torch.Tensor:
         symbols, most = self.symbols, len(self.symbols)
-        shorter = [0] * (most + 1)  # symbols that are still read if the next one differs (failure function)
+        shorter = [0] * (most + 1)  # symbols that still match if the next symbol differs (failure function)
 
         def step(state: int, symbol: int) -> int:
             while state and symbol != symbols[state]:
@@ -66,8 +67,8 @@ class AnswerMarker:
 
         for end in range(2, most + 1):
             shorter[end] = step(shorter[end - 1], symbols[end - 1])
-        # For each first symbol, these states have another successor than the start has. From all other states an entry
-        # leads to the same state as from the start.
+        # For each first symbol, these states have another successor than the start state. From all other states an
+        # entry leads to the same state as from the start state.
         apart = {x: [s for s in range(1, most) if step(s, x) != step(0, x)] for x in {*symbols}}
         following = torch.zeros(most, len(entries), dtype=torch.long)
         for i, entry in enumerate(entries):
@@ -93,8 +94,9 @@ class AnswerMarker:
 
     def split(self, ids: Sequence[int], closed: bool = False) -> tuple[str, str | None]:
         """
-        Split generated `ids` into thoughts and answer, as texts without white space around them; the answer is `None`
-        without a marker. If the prompt has `closed` the thoughts, all ids are the answer.
+        Split generated `ids` into two texts: thoughts, without white space around them, and the answer, without white
+        space before it. The answer is `None` if there is no marker. If the prompt has `closed` the thoughts, all ids
+        are the answer.
         """
         ids = [i for i in ids if i < len(self.data)]  # no tokenizer decodes larger ids
         end = 0 if closed else self._end(ids)
@@ -115,7 +117,8 @@ class AnswerMarker:
     def tables(self, table: Any) -> tuple[Any, Any]:
         """
         Return two tables for answers: a `UnitTable` that does not count white space at the start, and a copy with one
-        more entry for each of `rests`, which replaces the entry that ends the marker. Both are cached for each table.
+        more entry for each of `rests`. The added entry replaces the entry that ends the marker. Both tables are
+        cached.
         """
         made = self._made.get(table)
         if made is None or made[0] is not table.weights:
@@ -153,7 +156,7 @@ class AnswerMarker:
 
 
 class _Count:
-    """A counter of the units of bytes that are not one entry of a vocabulary: it splits the bytes into entries."""
+    """A counter of the units of bytes that are not one vocabulary entry. The counter splits the bytes into entries."""
 
     def __init__(self, marker: AnswerMarker, weights: torch.Tensor, following: torch.Tensor):
         self.weights, self.following = weights.numpy(), following.numpy()
@@ -163,7 +166,10 @@ class _Count:
         )
 
     def of(self, data: bytes) -> tuple[int, int] | None:
-        """Return the units of bytes that begin a text, `~units` if invalid, and the state; `None` if impossible."""
+        """
+        Return two values for bytes that begin a text: the units, `~units` if the text is invalid, and the next state.
+        Return `None` if no entries form the bytes.
+        """
         entries = self._entries(data, self.first)
         if entries is None:
             return None
@@ -182,14 +188,15 @@ class _Count:
 
 class Thoughts:
     """
-    A counter of the units of the answers in a batch, each after its marker.
+    A counter of the units of the answers in a batch. Each answer follows its marker.
 
-    The state of a text is its state in `table`; before the marker it is `~state` of the marker's automaton, below 0.
+    After the marker, the state of a text is its state in `table`. Before the marker, it is `~state` of the marker's
+    automaton, which is below 0.
 
     Args:
         marker (`AnswerMarker`): The marker before an answer.
         table (`UnitTable`): Table of the model's vocabulary.
-        budget (`int`, *optional*): The most entries of the thoughts.
+        budget (`int`, *optional*): Maximum number of tokens of the thoughts.
     """
 
     def __init__(self, marker: AnswerMarker, table: Any, budget: int | None = None):
@@ -197,7 +204,7 @@ class Thoughts:
         self.table, self._longer = marker.tables(table)
         device, unknown = table.weights.device, table.weights.shape[1] - len(marker.data)
         self._following = pad(marker.following, (0, unknown)).to(device)  # (L, V)
-        # For each state of the automaton, these entries end the marker and go on.
+        # For each state of the automaton, these entries end the marker and begin the answer.
         self.endings = [(row > len(marker.symbols)).nonzero().squeeze(1) for row in self._following]
         self._blank = pad(marker.blank, (0, unknown)).to(device)  # (V,)
 
@@ -206,11 +213,13 @@ class Thoughts:
 
     @property
     def room(self) -> int:
-        """Return the most entries of the thoughts and the marker together."""
+        """Return the maximum number of tokens of the thoughts and the marker together."""
         return _ROOM if self.budget is None else self.budget + len(self.marker.ids)
 
     def _read(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the state of the marker's automaton after each of `ids (rows, positions)`, up to the first marker."""
+        """
+        Return the automaton's state after each of `ids (rows, positions)`. The automaton starts again after a marker.
+        """
         state = torch.zeros_like(ids)
         while True:  # fixed-point iteration; few rounds, because only the last symbols matter
             reached = self._following[pad(state, (1, 0))[:, :-1], ids]
@@ -220,8 +229,8 @@ class Thoughts:
 
     def behind(self, state: int | torch.Tensor, entries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return the units and the states after each of the entries `(n,)`, `(n,)` each. The entries follow thoughts in
-        `state`: one state, or a state for each entry, `(n,)`.
+        Return the units and the states after each of the `entries (n,)`, `(n,)` each. The entries follow thoughts in
+        `state`, which is one state for all entries or one for each, `(n,)`.
         """
         reached = self._following[~state, entries]
         rest = reached - len(self._following)
@@ -237,9 +246,9 @@ class Thoughts:
 
     def _answers(self, written: torch.Tensor, closed: torch.Tensor | None):
         """
-        Find the answers. Return for each row, `(rows,)` each: the last state of the marker's automaton; whether the
-        row has a marker; the marker's column, 0 for the end of the prompt. Return also the answers, moved to the first
-        column.
+        Find the answers in `written (rows, T)`, the ids after the prompt. Return for each row, `(rows,)` each, the
+        last state of the marker's automaton, whether the row has a marker, and the column of the marker's end, 0 for
+        the prompt. Return also the answers, moved left, with the marker's end in the first column.
         """
         most = len(self._following)
         before = written.new_zeros(len(written)) if closed is None else most * closed.long()
@@ -255,8 +264,9 @@ class Thoughts:
 
     def progress(self, ids: torch.Tensor, closed: torch.Tensor | None = None) -> torch.Tensor:
         """
-        Return the progress `(rows, positions + 1)`: the units of each answer after the prompt, and after each of the
-        `ids (rows, positions)`; -1 before the marker. `closed (rows,)` says which prompts end with the marker.
+        Return the progress of each answer in units, `(rows, positions + 1)`. Column 0 is the progress after the
+        prompt; the other columns are the progress after each of the `ids (rows, positions)`. The progress is -1 before
+        the end of the marker. `closed (rows,)` says which prompts end with the marker.
         """
         device = self._blank.device
         _, begun, start, answers = self._answers(ids.to(device), None if closed is None else closed.to(device))
@@ -265,7 +275,9 @@ class Thoughts:
         return torch.where(begun.unsqueeze(1) & (column >= 0), written, -1).to(ids.device)
 
     def count_and_state(self, ids: torch.Tensor, prompt: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return units and state of each answer, `(rows,)`; `ids (rows, positions)` begin with the prompt."""
+        """
+        Return the units and the state of each answer, `(rows,)` each. `ids (rows, positions)` begin with the prompt.
+        """
         read, begun, start, answers = self._answers(ids[:, prompt:], self.closed(ids[:, :prompt]))
         last = (ids.shape[1] - prompt - start).unsqueeze(1)
         count, state = (
@@ -275,14 +287,16 @@ class Thoughts:
         return count, torch.where(begun, state, ~read)
 
     def after(self, count: torch.Tensor, state: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return units and state of each row after one more entry, see `UnitTable.after`."""
+        """Return the units and the state of each row after one more token, see `UnitTable.after`."""
         units, to = self.table.after(count, state.clamp(min=0), ids)
         first, begun = self.behind(state.clamp(max=-1), ids)
         return torch.where(state < 0, first, units), torch.where(state < 0, begun, to)
 
 
 class ThinkingBudgetLogitsProcessor(LogitsProcessor):
-    """Adds the marker once the budget of `thoughts` is used up; the first `prompt_length` positions do not count."""
+    """
+    A logits processor that forces the marker after the first `prompt_length` positions and the budget of `thoughts`.
+    """
 
     def __init__(self, thoughts: Thoughts, prompt_length: int = 0):
         self.thoughts, self.prompt_length = thoughts, prompt_length
@@ -302,7 +316,7 @@ _marker = lru_cache(maxsize=8)(AnswerMarker)
 
 
 def check_thinking(length_from, budget) -> None:
-    """Raise `TypeError` or `ValueError` for an invalid marker or budget, or for a budget without a marker."""
+    """Raise `TypeError` or `ValueError` if the marker or the budget is invalid, or if a budget has no marker."""
     if budget is not None and (not is_integer(budget) or budget < 0):
         raise ValueError(f"thinking_budget must be an integer of at least 0, got {budget!r}; pass 500")
     if length_from is None:
@@ -317,7 +331,9 @@ def check_thinking(length_from, budget) -> None:
 
 
 def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
-    """Return the `AnswerMarker` of a call, cached. Raises `ValueError` without a tokenizer, or for a wrong marker."""
+    """
+    Return the cached `AnswerMarker` of a call. Raise `ValueError` if the tokenizer is missing or cannot encode it.
+    """
     if tokenizer is None:
         raise ValueError(f"length_from={length_from!r} needs the model's tokenizer; pass tokenizer=tokenizer")
     return _marker(tokenizer, length_from if isinstance(length_from, str) else tuple(length_from))
@@ -325,8 +341,8 @@ def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
 
 def thoughts_of(length_from, tokenizer, table: Any, budget: int | None = None) -> Thoughts | None:
     """
-    Return the `Thoughts` of a call, `None` if its `length_from` is None; a `Thoughts` is returned unchanged. Raises
-    the errors of `check_thinking` and `marker_of`.
+    Return the `Thoughts` of a call. If `length_from` is `None`, return `None`; if it is a `Thoughts`, return it
+    unchanged. Raise the errors of `check_thinking` and `marker_of`.
     """
     if isinstance(length_from, Thoughts):
         return length_from

@@ -1,4 +1,4 @@
-"""Decode each entry of a tokenizer's target vocabulary, and build the automaton that counts units."""
+"""The decoded bytes of each entry of a tokenizer's target vocabulary, and the automaton that counts units."""
 
 import json
 import math
@@ -12,9 +12,9 @@ import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 
-_MOST_STATES = 250  # most states in the table of a cost; a byte holds the number of a state
-_MOST_ENTRIES = 16_000_000  # most cells of the table; a large vocabulary gets fewer states
-# These are the characters of more than one byte that `str.split` splits at.
+_MOST_STATES = 250  # maximum number of states in the table of a cost; the id of a state is one byte
+_MOST_ENTRIES = 16_000_000  # maximum number of cells of the table; a large vocabulary gets fewer states
+# These are the characters of more than one byte at which `str.split` splits.
 _WIDE_SPACES = [c.encode("utf-8") for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
 
 
@@ -38,7 +38,7 @@ def entries_of(tokenizer) -> tuple[int, set[int]]:
 
 
 class UnitVocabulary:
-    """The text of each entry of a tokenizer's target vocabulary: `first` at the start of a text, `later` elsewhere."""
+    """The bytes of each entry of a tokenizer's target vocabulary: `first` at a text's start, `later` elsewhere."""
 
     def __init__(self, tokenizer, vocab_size: int, special: set[int]):
         self.tokenizer, self.special = tokenizer, special
@@ -58,7 +58,7 @@ class UnitVocabulary:
         elif decoder is not None and decoder["type"] == "ByteLevel":
             self.first = self.later = list(map(_bytes_of, pieces))
         elif kept is not None:
-            # The Rust decoder decodes the list piece by piece and knows the first piece.
+            # The Rust decoder decodes the list piece by piece and knows which piece is the first.
             join = kept.decode
             anchor = join(["a"])
             steps = set(re.findall(r'"type": "(\w+)"', json.dumps(decoder)))
@@ -79,7 +79,9 @@ class UnitVocabulary:
         return whole[:: len(whole) // most + 1]
 
     def machine(self, unit: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Build the automaton: the weights and next states of all reachable states, over all pieces."""
+        """
+        Build the automaton. Return weights and next states of all entries in all reachable states, `(S, V)` each.
+        """
         # A state holds: whether text has started, whether white space is last, the bytes of an incomplete character.
         order: list[tuple] = [(False, True, b""), (True, False, b"")]
         order += [(True, True, b"")] if unit == "word" or self.strips else []
@@ -91,7 +93,10 @@ class UnitVocabulary:
         return columns.tensors(order, rows)
 
     def _sort(self, data: bytes, unit: str) -> Hashable:
-        """Return a key: entries with equal keys have the same weight and next state, unless a character is open."""
+        """
+        Return the class of an entry with these bytes. Entries of the same class have the same weight and next state in
+        all states without an incomplete character.
+        """
         text, rest = _split_utf8(data)
         if text is None:
             return data
@@ -104,7 +109,7 @@ class UnitVocabulary:
         data = self.later[i] if started else self.first[i]
         text, rest = _split_utf8(waiting + data)
         broken = text is None
-        if text is None:  # the first stray byte of a character counts, the others do not
+        if text is None:  # the first stray byte of a character counts, its other bytes do not
             text, rest = _split_utf8(data.lstrip(_CONTINUATION))
             text, waiting = "\ufffd" + (text or ""), b"?"
         if unit == "character":
@@ -126,7 +131,7 @@ class UnitVocabulary:
 class _Piece(NamedTuple):
     """The decoded text of an entry."""
 
-    kinds: tuple[int, ...] | None  # kinds of its characters; `None` for bytes that are not a text by themselves
+    kinds: tuple[int, ...] | None  # kinds of its characters; `None` if its bytes are not a text by themselves
     open: bytes  # first bytes of an incomplete character at its end
     blank: bool  # whether it is only white space
     white: bool  # whether its last character is white space
@@ -145,17 +150,17 @@ class _Kinds(dict):
         return self[character]
 
 
-_Pair = tuple[int, int, int]  # a context, and an open character: its missing bytes and its group
+_Pair = tuple[int, int, int]  # context; number of missing bytes and group of an incomplete character
 
 
 class CostVocabulary:
     """
-    The automaton of a cost that is a sum over characters, see `Unit`.
+    The automaton of a `Unit` over the entries of a vocabulary.
 
-    A character that is split over entries counts at its last byte. A state holds the context (the state of `Unit`) and
-    the open character: the group of its first bytes, an equivalence class of bytes with the same continuations. If
-    there are too many groups, only the most frequent groups get a state. A constraint forbids the other groups; they
-    count as the most expensive character, so that no count is too low.
+    A character that is split over entries counts at its last byte. A state holds the context (the state of the `Unit`)
+    and the group of the incomplete character at the end. A group is an equivalence class of first bytes with the same
+    continuations. If there are too many groups, only the most useful groups get a state. A constraint forbids the
+    other groups. These count as the most expensive character, so that no count is too low.
 
     Args:
         vocabulary (`UnitVocabulary`): The decoded entries.
@@ -169,7 +174,7 @@ class CostVocabulary:
         read = cache(self._read)
         self.first, self.later = (list(map(read, side)) for side in (vocabulary.first, vocabulary.later))
         self.whole = {kind for piece in self.later for kind in piece.kinds or ()}
-        self.kept: dict = {}  # the representative of each open character that has a state
+        self.kept: dict = {}  # the representative of each `_Pair` that has a state
         if any(piece.open for piece in self.later):
             self._choose()
 
@@ -188,12 +193,12 @@ class CostVocabulary:
         return units, context, safe
 
     def _choose(self) -> None:
-        """Choose the open characters that get a state: minimise the automaton, then keep the most useful classes."""
+        """Minimise the automaton, and choose by priority which incomplete characters get a state."""
         begun = self._begun()
         class_of, priority = self._classes(begun)
         room = (min(_MOST_STATES, _MOST_ENTRIES // len(self.later)) - 6) // (1 + self.vocabulary.strips)
         best = sorted(priority, key=lambda name: -priority[name])
-        few, many = 0, len(best) + 1  # binary search for the number of best classes that fit in `room` states
+        few, many = 0, len(best) + 1  # binary search for how many of the best classes fit in `room` states
         while many - few > 1:
             names = set(best[: (few + many) // 2])
             kept = {key: name for key, name in class_of.items() if name in names}
@@ -203,7 +208,7 @@ class CostVocabulary:
                 many = (few + many) // 2
 
     def _begun(self) -> Counter:
-        """Count how often the entries begin each open character; its key is (missing bytes, group)."""
+        """Count how often the entries begin each incomplete character. A key is (missing bytes, group)."""
         pieces = zip(self.vocabulary.later, self.later, strict=True)
         text = b"".join(data[: len(data) - len(piece.open)] for data, piece in pieces if not piece.data).decode()
         characters = [(one.encode(), number) for one, number in Counter(text).items()]
@@ -215,7 +220,10 @@ class CostVocabulary:
         return begun
 
     def _contexts(self) -> list[int]:
-        """Return the reachable contexts, and the loose contexts that represent them (see `Unit.loose`), sorted."""
+        """
+        Return the reachable contexts, sorted, and before them the loose contexts, each of which represents several
+        similar contexts (see `Unit.loose`).
+        """
         kinds, contexts = self.costs.opened.kinds, [0]
         for context in contexts:  # the list grows: a breadth-first search
             reached = dict.fromkeys(self.costs.step(context, kind)[1] for kind in kinds)
@@ -226,8 +234,9 @@ class CostVocabulary:
 
     def _classes(self, begun: Counter) -> tuple[dict[_Pair, _Pair], dict[_Pair, float]]:
         """
-        Minimise the automaton: pairs of a context and an open character are equivalent if their successors are. Return
-        the representative of each pair, and the priority of each representative, by which `_choose` gives it a state.
+        Minimise the automaton. Two pairs of a context and an incomplete character are equivalent if their successors
+        are equivalent. Return the representative of each pair, and the priority of each representative. `_choose`
+        gives states to the representatives of highest priority.
         """
         opened, contexts = self.costs.opened, self._contexts()
         after = Counter(self.steps(0, piece.kinds)[1] for piece in self.later if piece.kinds)
@@ -235,7 +244,7 @@ class CostVocabulary:
         class_of: dict[_Pair, _Pair] = {}
         exact: dict[_Pair, set] = {}  # pair -> continuations that a constraint may allow
         priority: dict[_Pair, float] = defaultdict(float)
-        for missing, group in opened.groups():  # one missing byte first, so that the successors are known
+        for missing, group in opened.groups():  # pairs with one missing byte first, so that successors are known
             row, common = opened.row(missing, group), 1 if opened.is_common(missing, group) else 0.1
             for context in contexts:
                 key, stands = (context, missing, group), self.costs.loose(context)
@@ -251,7 +260,10 @@ class CostVocabulary:
         return class_of, priority
 
     def _successors(self, context: int, missing: int, row, class_of: dict[_Pair, _Pair]) -> dict[int, tuple]:
-        """Return the successors of an open character: steps of complete characters, or classes of longer open ones."""
+        """
+        Return the successors of an incomplete character by kind or group. If one byte is missing, a successor is a
+        transition of the `Unit`; otherwise it is the class of an incomplete character with one more byte.
+        """
         reached = set(row) - {-1}
         if missing == 1:
             return {to: self.costs.step(context, to) for to in reached}
@@ -266,7 +278,7 @@ class CostVocabulary:
         return row if missing == 1 else set().union(*(self._completed(missing - 1, to) for to in row))
 
     def _reached(self, kept: dict, begun: list[tuple[int, int]]) -> int:
-        """Return the number of reachable states: contexts, and pairs of a context and an open character."""
+        """Return the number of reachable states: contexts, and pairs of a context and an incomplete character."""
         contexts, names = [0], dict[tuple, None]()
         todo = list(contexts)
         while todo:
@@ -287,9 +299,9 @@ class CostVocabulary:
         return len(contexts) + len(names)
 
     def machine(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Build the automaton: weights and next states, see `UnitVocabulary.machine`."""
+        """Build the automaton. Return weights and next states, see `UnitVocabulary.machine`."""
         strips = self.vocabulary.strips
-        # A state holds: whether text has started, whether white space is last, the context, the open character.
+        # A state holds: whether text has started, whether white space is last, context, incomplete character.
         order: list[tuple] = [(False, True, 0, None), (True, False, 0, None)] + [(True, True, 0, None)] * strips
         stray = [i for i, piece in enumerate(self.later) if piece.data]
         lost = self.costs.step(0, self.costs.kind("\ufffd"))[0]  # an incomplete character decodes to U+FFFD
@@ -300,8 +312,8 @@ class CostVocabulary:
 
     def _sort(self, stray: list[int]) -> Callable[["_Piece"], Hashable]:
         """
-        Return a function from a piece to a key: pieces with equal keys have the same weight and next state. In the
-        key, the kinds of a piece are replaced by their effect: added units and next context, for each context.
+        Return a function from a piece to its class. Pieces of the same class have the same weight and next state in
+        every state. A class holds the effect of the piece's kinds: added units and next context, for each context.
         """
         broken = "\ufffd".join(["", *(self.later[i].data.decode("utf-8", "replace") for i in stray)])
         kinds = self.whole | set(map(self.costs.kind, broken)) | set(self.costs.opened.kinds if self.kept else ())
@@ -329,7 +341,10 @@ class CostVocabulary:
         )
 
     def _live(self, order: list[tuple], rows: dict) -> list[tuple]:
-        """Return the states whose open character the vocabulary can complete; forbid entries to the other states."""
+        """
+        Return the states without an incomplete character, and those whose incomplete character the vocabulary can
+        complete. Forbid entries that lead to other states.
+        """
         live = {state for state in order if not state[3]}
         for _ in range(3):
             live |= {s for s in order if any(w >= 0 and to in live for w, to in zip(*rows[s], strict=True))}
@@ -371,7 +386,10 @@ class CostVocabulary:
         return units if safe else ~units, (True, white, context, opened)
 
     def _continue(self, context: int, opened, data: bytes):
-        """Continue an open character: return units, context, open character, whether it is allowed, unused bytes."""
+        """
+        Continue an incomplete character with the first bytes of `data`. Return the added units, the next context, the
+        incomplete character or `None`, whether a constraint may allow this, and the unused bytes.
+        """
         units, safe = 0, True
         while opened and data and 0x80 <= data[0] < 0xC0:
             missing, group = opened
@@ -388,7 +406,10 @@ class CostVocabulary:
 
 
 def columns_of(sorts: Iterable[Hashable]) -> tuple[list[int], list[int]]:
-    """Return the column of each entry, and the first entry of each column; entries with equal sorts share a column."""
+    """
+    Return the column of each entry, and the first entry of each column. `sorts` has the class of each entry; entries
+    of the same class share a column.
+    """
     columns: dict[Hashable, int] = {}
     of = [columns.setdefault(sort, len(columns)) for sort in sorts]
     first = dict(zip(reversed(of), reversed(range(len(of))), strict=True))
@@ -397,12 +418,13 @@ def columns_of(sorts: Iterable[Hashable]) -> tuple[list[int], list[int]]:
 
 class _Columns:
     """
-    The distinct columns of an automaton. Entries of one sort add the same units in every state and lead to the same
-    state, so the automaton is built for one entry of each sort. All special entries have one sort.
+    The distinct columns of an automaton's table. Entries of the same class add the same units and lead to the same
+    next state in every state, so the automaton is built for one entry of each class. All special entries share one
+    class.
 
     Args:
         special (`set[int]`): Ids of the special entries.
-        sorts (`Iterable`): The sort of each entry.
+        sorts (`Iterable`): The class of each entry.
     """
 
     def __init__(self, special: set[int], sorts: Iterable[Hashable]):
@@ -411,12 +433,13 @@ class _Columns:
 
     def run(self, order: list[tuple], write, continuing: list[int], strips: bool, lost: int = 0):
         """
-        Run the breadth-first construction of the automaton: return weights and next states of each state.
+        Build the automaton by breadth-first search. Return weights and next states of each state.
 
-        `order` lists the states; this method appends new ones. Its first states are the start, after text, and after
-        white space, as `UnitTable.states_after` expects. The first two fields of a state are flags: text has begun,
-        white space is last. Its last field is the open character. Only `continuing` entries continue an open
-        character; others act as after text, and add `lost` units. With `strips`, no text ends on white space.
+        `order` lists the states; this method appends new states. The first states in `order` are the start, after
+        text, and after white space, as `UnitTable.states_after` expects. The first two fields of a state are flags:
+        text has begun, white space is last. The last field is the incomplete character. Only `continuing` entries
+        continue an incomplete character. Other entries act as after text, add `lost` more units and are forbidden.
+        With `strips`, no text may end with white space.
         """
         whole = [column for column in range(len(self.entries)) if column != self.special]
         going_on = dict.fromkeys(self.of[i] for i in continuing)
@@ -442,14 +465,14 @@ class _Columns:
         return weights[:, of], following[:, of]
 
 
-# The byte of each character of the byte-level alphabet; 256 is no byte.
+# The byte of each character of the byte-level alphabet; 256 for all other characters.
 _BYTE_OF = defaultdict(lambda: 256, {ord(character): byte for byte, character in bytes_to_unicode().items()})
 _CONTINUATION = bytes(range(0x80, 0xC0))
 _BYTE_PIECE = re.compile(r"<0x([89A-Fa-f][0-9A-Fa-f])>")  # byte fallback; ASCII bytes are complete characters
 
 
 def _bytes_of(piece: str) -> bytes:
-    """Return the bytes of a piece of byte-level BPE; a piece with any other character is plain text."""
+    """Return the bytes of a piece of byte-level BPE. A piece with a character outside its alphabet is plain text."""
     try:
         return piece.translate(_BYTE_OF).encode("latin-1")
     except UnicodeEncodeError:
@@ -460,13 +483,13 @@ def _single_bytes(tokenizer) -> dict[str, bytes]:
     """Return the pieces that the SentencePiece model of `tokenizer` decodes to single bytes."""
     model = tokenizer.sp_model if hasattr(tokenizer, "sp_model") else tokenizer.spm_target
     if getattr(tokenizer, "separate_vocabs", True) is False:
-        model = tokenizer.spm_source  # MarianTokenizer decodes a shared vocabulary with it
+        model = tokenizer.spm_source  # MarianTokenizer decodes a shared vocabulary with this model
     pieces = [model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_byte(i)]
     return {piece: bytes([int(piece[3:5], 16)]) for piece in pieces}
 
 
 def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
-    """Split UTF-8 into text and the open character at its end; the text is None if the bytes are invalid UTF-8."""
+    """Split UTF-8 into text and the incomplete character at its end. The text is `None` if the UTF-8 is invalid."""
     try:
         return data.decode("utf-8"), b""
     except UnicodeDecodeError as error:
@@ -476,9 +499,9 @@ def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
 
 
 def _canonical(rest: bytes, unit: str) -> bytes:
-    """Return one representative for all open characters with the same continuations, so that there are few states."""
+    """Return one representative of all incomplete characters with the same continuations, to need few states."""
     if not rest or (len(rest) == 1 and rest in (b"\xe0", b"\xed", b"\xf0", b"\xf4")):
-        return rest  # their second byte is restricted
+        return rest  # not every continuation byte may follow
     if unit == "word" and any(space.startswith(rest) for space in _WIDE_SPACES):
         return rest  # the character may be white space
     missing = (2 if rest[0] < 0xE0 else 3 if rest[0] < 0xF0 else 4) - len(rest)

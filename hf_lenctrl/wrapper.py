@@ -69,11 +69,11 @@ class LengthControlWrapper(  # type: ignore[misc, override]
     @classmethod
     def around(cls, plain: Any, **fields) -> Any:
         """
-        Build a length-controlled model around `plain`, in eval mode; `fields` are fields of `LengthControlRules`.
-        Raises `ValueError` for a model that needs ids: that refuses embeddings, or whose outputs then differ.
+        Build a length-controlled model around the model `plain`. The new model is in eval mode. `fields` are fields of
+        `LengthControlRules`. Raise `ValueError` if `plain` cannot read a length from embeddings, see `check_taken`.
         """
-        # A composite configuration passes its choice of attention on; with None the causal mask would be missing.
-        # transformers 5.23 has only a private name for the choice.
+        # A composite configuration passes its choice of attention to the inner configuration. If the choice were None,
+        # the causal mask would be missing. transformers 5.23 has only a private name for the choice.
         attention = plain.config._attn_implementation
         config: Any = cls.config_class
         model = cls(config(**fields, text_config=plain.config, attn_implementation=attention), plain)
@@ -89,7 +89,7 @@ class LengthControlWrapper(  # type: ignore[misc, override]
         """Raise `ValueError` if the inner model cannot read a length from embeddings, or cannot be loaded again."""
         plain, embed, reason = self.language_model, self.embed_tokens, ""
         side = "decoder_" if self.config.is_encoder_decoder else ""
-        # an encoder-decoder may look for padding among the ids, so the test avoids it; a causal model must handle it
+        # an encoder-decoder may look for padding ids, so the test avoids padding; a causal model must handle padding
         left_out = self.config.pad_token_id if side else None
         ids = torch.tensor([[i for i in range(5) if i != left_out][:4]], device=plain.device)
         given = {"use_cache": False} | ({"input_ids": ids} if side else {})
@@ -138,7 +138,7 @@ class LengthControlWrapper(  # type: ignore[misc, override]
         return self.language_model.get_decoder()
 
     def is_custom_code(self) -> bool:  # type: ignore[override]
-        """Return whether the inner model is custom code, because loading does not fill the buffers of custom code."""
+        """Return whether the inner model is custom code. If True, loading a checkpoint does not fill the buffers."""
         return self.language_model.is_custom_code()
 
     @property
@@ -155,13 +155,19 @@ class LengthControlWrapper(  # type: ignore[misc, override]
         init_length_weights(module, self.config)  # the inner model initializes its own weights
 
     def resize_token_embeddings(self, *args, **kwargs):
-        """Resize the embeddings, as the base model does; call `set_unit_table` then, unless the unit is a token."""
+        """
+        Resize the embeddings, as the base model does. Afterwards the caller must call `set_unit_table`, unless the
+        unit is a token.
+        """
         embeddings = self.language_model.resize_token_embeddings(*args, **kwargs)
         self.resize_unit_table()
         return embeddings
 
     def _run_inner(self, arguments: dict[str, Any], cache, **some):
-        """Run the inner model with `arguments`, the cache, and those of `some` that it accepts, but not with None."""
+        """
+        Run the inner model with `arguments`, and with the cache and `some` more arguments. The cache and each of
+        `some` are left out if the value is `None` or if the inner model does not accept the name.
+        """
         for name in ("output_attentions", "output_hidden_states", "return_dict"):
             if arguments.get(name) is None and getattr(self.config, name) != getattr(self.config.text_config, name):
                 arguments[name] = getattr(self.config, name)

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def encode(row: dict, tokenizer) -> list[dict[str, list[int]]]:
-    """Encode a row as ids and labels, -100 for the prompt; return one example for each answer of a chat."""
+    """Encode a row as examples. A chat gives one example for each of its answers. The labels of prompts are -100."""
     if row.get("messages"):
         messages = row["messages"]
         ends = [i + 1 for i, message in enumerate(messages) if message["role"] == "assistant"]
@@ -31,7 +31,7 @@ def encode(row: dict, tokenizer) -> list[dict[str, list[int]]]:
 
 
 def load_answers(path: str, tokenizer, max_length: int) -> datasets.Dataset:
-    """Load the rows of a file, encode them, and drop those of more than `max_length` tokens."""
+    """Load and encode the rows of a file. Drop the examples with more than `max_length` tokens."""
     rows = row_files.load_rows(path)
     columns = rows.column_names
     if "messages" not in columns and not {"prompt", "completion"} <= {*columns}:
@@ -44,7 +44,7 @@ def load_answers(path: str, tokenizer, max_length: int) -> datasets.Dataset:
         row = {name: values[0] for name, values in batch.items()}
         try:
             answers = encode(row, tokenizer)
-        except Exception as error:  # a chat template raises errors of its own
+        except Exception as error:  # a chat template may raise any exception
             raise ValueError(f"row {indices[0] + 1} of {path}: {error}") from error
         return {name: [answer[name] for answer in answers] for name in ("input_ids", "labels")}
 
@@ -80,9 +80,9 @@ def _encode_answer(messages: list[dict], tokenizer) -> dict[str, list[int]]:
 
 def _by_difference(messages: list[dict], tokenizer) -> dict[str, list[int]]:
     """
-    Encode the last answer by the difference of two texts, for a template without marks: the answer is the text of the
-    whole chat after the prompt, up to the special token that ends it. Raise `ValueError` if it is not the last
-    message.
+    Encode the last answer of a chat, for a chat template that does not mark the answers. The answer is the text of the
+    whole chat after the prompt, up to and including the special token that ends the answer. Raise `ValueError` if the
+    text after the prompt does not begin with the last message and a special token.
     """
     prompt = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
     whole, text = tokenizer.apply_chat_template(messages, tokenize=False), messages[-1]["content"]

@@ -1,4 +1,4 @@
-"""Options of the commands, as dataclasses: values from one YAML file, overridden by the command line."""
+"""Options of the commands, as dataclasses. A YAML file sets options, and the command line overrides the file."""
 
 import argparse
 import json
@@ -26,13 +26,13 @@ from .recipes import did_you_mean, find_recipe, model_name
 # these options name a folder or a model of the Hub
 MODELS = """model_name_or_path base_model tokenizer_name_or_path encoder_name_or_path target_tokenizer
     length_predictor adapter""".split()
-FAMILIES = ["marian", "bart"]  # families of new models; lab/reproduce/baselines adds to both
+FAMILIES = ["marian", "bart"]  # families of new models; lab/reproduce/baselines adds to FAMILIES and ENCODINGS
 ENCODINGS = list(LENGTH_ENCODING_NAMES)
 UNIT_HELP = f"{', '.join(LENGTH_UNITS)}, or module:name for your own unit"
 
 
 def unit_name(value: str) -> str:
-    """Check the name of a unit, and return the name. The module of a user's unit may be in the current folder."""
+    """Check the name of a unit, and return the name. The user's own unit may be in a module in the current folder."""
     if ":" in value and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -52,7 +52,7 @@ def option(default: Any, help: str, choices: Iterable | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Specified:
-    """The names of the options that a user set: anywhere (recipe or command line), and on the command line only."""
+    """Names of options that the user set: `anywhere` (in a recipe or on the command line) and `on_command_line`."""
 
     anywhere: frozenset[str] = frozenset()
     on_command_line: frozenset[str] = frozenset()
@@ -94,7 +94,7 @@ class ModelArguments:
     def __post_init__(self):
         window = parse_tolerance(self.length_tolerance) if self.length_tolerance else None
         check_tolerance(window, self.length_constraint)
-        # these are fields of a configuration
+        # the keys are fields of a model's configuration
         self.constraint = {"length_constraint": self.length_constraint, "length_tolerance": window}
 
 
@@ -168,8 +168,8 @@ class _Window(argparse.Action):
 
 class CommandParser(HfArgumentParser):
     """
-    `HfArgumentParser` whose errors have one line and suggest a name for a misspelt option. It accepts no abbreviated
-    options. `--bf16 auto` uses bfloat16 if the hardware supports it.
+    An `HfArgumentParser` whose error messages have one line and suggest a name for a misspelt option. The parser
+    accepts no abbreviated options. `--bf16 auto` uses bfloat16 if the hardware supports it.
     """
 
     def __init__(self, dataclass_types=None, **kwargs):
@@ -201,8 +201,8 @@ class CommandParser(HfArgumentParser):
 
 def has_bfloat16(use_cpu: bool = False) -> bool:
     """
-    Return whether the hardware computes in bfloat16: a GPU, or a CPU on Linux. Other hardware emulates bfloat16, which
-    is slow.
+    Return whether the hardware computes in bfloat16 without slow emulation. The hardware is the GPU, or the CPU if
+    there is no GPU or `use_cpu` is true. On systems other than Linux, return `False` for a CPU.
     """
     if torch.cuda.is_available() and not use_cpu:
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -215,8 +215,8 @@ def parse_arguments(
 ) -> tuple:
     """
     Parse `[file.yaml or recipe] [--key value ...]` into one instance of each dataclass. The YAML overrides defaults,
-    and the command line overrides the YAML. Raise `ValueError` for unknown keys in the YAML, or if `output_dir` or an
-    option with the value `required` in the YAML is missing.
+    and the command line overrides the YAML. Raise `ValueError` if the YAML has unknown keys, if `output_dir` is
+    missing, or if an option is missing that has the value `required` in the YAML.
     """
     return parse_specified(classes, argv, description)[0]
 
@@ -224,7 +224,7 @@ def parse_arguments(
 def parse_specified(
     classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None
 ) -> tuple[tuple, Specified]:
-    """Return the instances of `parse_arguments`, and the names of the options that the user set."""
+    """Return two values: the instances of `parse_arguments`, and the names of the options that the user set."""
     on_line = list(sys.argv[1:] if argv is None else argv)
     parser = CommandParser(list(classes), description=description, usage="%(prog)s [recipe] [--option value ...]")
     # without `output_dir`, Trainer would use one default folder for every run
@@ -269,15 +269,16 @@ def given_options(argv: Sequence[str] | None = None) -> dict[str, str]:
 
 def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str]:
     """
-    Convert a YAML file to words of a command line, so that one parser checks both. Then `language: no` is not a
-    boolean, and `1.10` is not a number. Add an option with the value `required` to `required` instead.
+    Convert a YAML file to words of a command line, so that one parser checks both. Therefore `language: no` is not
+    read as a boolean, and `1.10` is not read as a number. Do not convert an option with the value `required`, but add
+    its name to the set `required`.
     """
 
     def load(loader) -> Any:
         with path.open(encoding="utf-8-sig") as file:
             return yaml.load(file, Loader=loader)
 
-    values, texts = load(yaml.SafeLoader), load(yaml.BaseLoader)  # the second keeps the raw text of each value
+    values, texts = load(yaml.SafeLoader), load(yaml.BaseLoader)  # `texts` has the raw text of each value
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold `key: value` lines")
     options = {action.dest: action for action in parser._actions}
@@ -289,7 +290,7 @@ def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str
         action = options[key]
         if text == "required":
             required.add(key)
-        elif value is None and action.default is None:  # no word of a command line means `None`
+        elif value is None and action.default is None:  # a command line cannot express `None`
             parser.set_defaults(**{key: None})
         elif value in (None, []) and (action.nargs == "+" or key == "report_to"):
             parser.set_defaults(**{key: []})
@@ -297,7 +298,7 @@ def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str
             words = [f"--{key}", *text, *words]  # at the front, so that the next option ends the list
         elif isinstance(value, dict):
             words.append(f"--{key}={json.dumps(value)}")
-        else:  # only YAML knows `on` and `off`
+        else:  # the parser does not accept the booleans `on` and `off` of YAML
             text = text if action.type is str else {"on": "true", "off": "false"}.get(text, text)
             words.append(f"--{key}={text}")
     return words

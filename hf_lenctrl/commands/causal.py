@@ -90,7 +90,7 @@ class CausalArguments:
 
     @property
     def name(self) -> str:
-        """Return the name of the base model for the adapter and the card: a Hub name, or a folder without its path."""
+        """Return the name of the base model in the adapter: a Hub name, or the name of a folder without its path."""
         local = Path(self.base_model)
         return self.base_model_name or (local.resolve().name if local.is_dir() else self.base_model)
 
@@ -105,13 +105,13 @@ def check_base(name: str) -> None:
 
 
 def build(options: CausalArguments, args, tokenizer, rows: Dataset):
-    """Build the model to train: a length-controlled model, with an adapter if the run uses LoRA."""
+    """Build the model to train, with or without length control. Add an adapter if the run trains an adapter."""
     quantization = {}
     if options.load_in_4bit:
         from transformers import BitsAndBytesConfig  # if bitsandbytes is missing, transformers raises a clear error
 
         quantization = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True)}
-    # train in float32, even from a float16 file; frozen weights below an adapter keep their type
+    # train in float32, even from a float16 file; but the frozen base model of an adapter keeps its dtype
     dtype = "auto" if options.trains_adapter else torch.float32
     plain = AutoModelForCausalLM.from_pretrained(options.base_model, dtype=dtype, **quantization)
     if options.load_in_4bit:
@@ -131,14 +131,17 @@ def build(options: CausalArguments, args, tokenizer, rows: Dataset):
 
 
 def _prepare(model, options: CausalArguments, tokenizer, rows: Dataset) -> None:
-    """Set in a length-controlled model the lengths of its training rows, and whether a length is optional."""
+    """Save the training lengths in the configuration, and make the length optional if `no_length_share` is set."""
     model.config.trained_lengths = trained_lengths(model, tokenizer, rows, options.length_from)
     if options.no_length_share:
         model.make_length_optional()
 
 
 def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Dataset):
-    """Load an existing adapter over the plain base model, with the adapter's weights in float32, to train it."""
+    """
+    Load an adapter over the plain base model, to train the adapter further in float32. Raise `ValueError` if the
+    adapter's length encoding or length unit differs from the options.
+    """
     model = load_adapter(options.adapter, plain, merge=False, is_trainable=True)
     control = model.get_base_model()
     for name in ("length_encoding", "length_unit"):
@@ -154,7 +157,7 @@ def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Datas
 
 
 def _with_lora(model, options: CausalArguments, args):
-    """Add a new LoRA adapter to the model; in the adapter, the name of the base model has no path."""
+    """Add a new LoRA adapter to the model. The adapter stores the name of its base model without a path."""
     from peft import LoraConfig, get_peft_model
 
     whole = [name for name in ("length_projection", "length_embedding") if getattr(model, name, None) is not None]
@@ -169,7 +172,7 @@ def _with_lora(model, options: CausalArguments, args):
 
 
 def _name_base(options: CausalArguments, args) -> None:
-    """Save the path of the base model's folder in the run, for loading on this machine."""
+    """Save the path of a local base model in the run, so that this machine can load the adapter over this model."""
     base = Path(options.base_model)
     if args.should_save and base.is_dir():
         Path(args.output_dir, BASE).parent.mkdir(parents=True, exist_ok=True)
@@ -178,8 +181,9 @@ def _name_base(options: CausalArguments, args) -> None:
 
 def _bind_to_control(lora) -> None:
     """
-    Name the layers of an adapter as in a `LenCtrlForCausalLM`. Then PEFT refuses to load the adapter over the plain
-    base model. There the short names would match, but weights would be missing.
+    Limit the adapter's target layers to those of a `LenCtrlForCausalLM`, so that PEFT refuses to load the adapter over
+    the plain base model. The short layer names also match in the plain model, but it lacks the weights of length
+    control.
     """
     names = lora.target_modules
     if not isinstance(names, str):
@@ -188,7 +192,7 @@ def _bind_to_control(lora) -> None:
 
 
 def trained_lengths(model, tokenizer, rows: Dataset, length_from: str | None = None) -> dict[str, int]:
-    """Return the `trained_lengths` of the configuration, from the answers of the rows; see `range_of`."""
+    """Return the configuration's `trained_lengths`: percentiles of the lengths of the answers, see `range_of`."""
     lengths: list[int] = []
     table, eos = model.unit_table, [tokenizer.eos_token_id]
     thoughts = thoughts_of(length_from, tokenizer, table)
@@ -198,8 +202,8 @@ def trained_lengths(model, tokenizer, rows: Dataset, length_from: str | None = N
 
 
 def make_trainer(options: CausalArguments, args, tokenizer) -> ResumableTrainer:
-    """Build the Trainer of a run; only training batches have overshoot rows and rows without a length."""
-    pads_right = copy.deepcopy(tokenizer)  # so positions count from the first token, as in generation
+    """Build the Trainer of a run. Only training batches have overshoot examples and rows without a length."""
+    pads_right = copy.deepcopy(tokenizer)  # so positions begin at the first token, as in generation
     pads_right.padding_side = "right"
     files = {"train": options.train_file, "validation": options.validation_file}
     with args.main_process_first(desc="tokenising"):
@@ -233,7 +237,7 @@ def card_of(options: CausalArguments, args, trainer: ResumableTrainer, history) 
     settings |= {"adapter": Path(options.adapter).name} if options.adapter is not None else {}
     settings |= {"length_from": options.length_from} if options.length_from is not None else {}
     settings |= {name: args.to_dict()[name] for name in _SETTINGS} | {"processes": args.world_size}
-    del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # the other option overrides this one
+    del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # the deleted option has no effect
     rows: dict[str, Any] = {"train": trainer.train_dataset, "validation": trainer.eval_dataset}
     empty: dict[str, Any] = {"tests": {}, "outputs": {}, "sources": [], "references": []}
     model: Any = trainer.model
@@ -254,15 +258,15 @@ def card_of(options: CausalArguments, args, trainer: ResumableTrainer, history) 
 
 
 def parse(argv=None) -> tuple[CausalArguments, TrainingArguments]:
-    """Parse the options of a run; by default rows of similar length share a batch."""
+    """Parse the options of a run. By default, each batch has rows of similar length."""
     options, args = parse_arguments((CausalArguments, TrainingArguments), argv, __doc__)
     if "train_sampling_strategy" not in given_options(argv):
-        args.train_sampling_strategy = "group_by_length"  # in random batches a third would be padding
+        args.train_sampling_strategy = "group_by_length"  # random batches would be one third padding
     return options, args
 
 
 def load_tokenizer(options: CausalArguments) -> Any:
-    """Load the tokenizer of the base model, with a token for padding."""
+    """Load the base model's tokenizer. If it has no padding token, set EOS as its padding token."""
     tokenizer = tokenizer_of(options.base_model)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -270,7 +274,7 @@ def load_tokenizer(options: CausalArguments) -> Any:
 
 
 def main(argv=None) -> dict:
-    """Train a causal model by the options, and return the figures of the training."""
+    """Train a causal model, write or upload its card, and return the training metrics."""
     options, args = parse(argv)
     set_up(args)
     check_base(options.base_model)

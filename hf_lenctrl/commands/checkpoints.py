@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def state_of(checkpoint: str | Path) -> Any:
-    """Load the Trainer's state of a checkpoint, from the file that Trainer writes last."""
+    """Load the Trainer state of a checkpoint. Trainer writes the file of this state last."""
     return TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
 
 
@@ -26,7 +26,7 @@ def trained_steps(checkpoint: str | Path) -> int:
 
 
 def checkpoints_of(output_dir: str | Path) -> list[Path]:
-    """Return the complete `checkpoint-<step>` folders of a run, oldest first; skip incomplete ones with a warning."""
+    """Return the complete `checkpoint-<step>` folders of a run, oldest first. Skip the others with a warning."""
     folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.rpartition("-")[2].isdecimal()]
     complete = []
     for folder in sorted(folders, key=lambda path: int(path.name.rpartition("-")[2])):
@@ -39,13 +39,16 @@ def checkpoints_of(output_dir: str | Path) -> list[Path]:
 
 
 def last_checkpoint(output_dir: str | Path) -> str | None:
-    """Return the newest complete checkpoint of a run, or `None`."""
+    """Return the newest complete checkpoint of a run; `None` if there is no complete checkpoint."""
     folders = checkpoints_of(output_dir)
     return str(folders[-1]) if folders else None
 
 
 def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
-    """Raise `ValueError` if the state of optimizer or schedule is missing; Trainer would silently start a new one."""
+    """
+    Raise `ValueError` if the state of optimizer or schedule is missing, because Trainer would silently begin a new
+    state.
+    """
     names = {path.name for path in Path(folder).iterdir()}
     sharded = any(name.startswith(("global_step", "optimizer_", "pytorch_model_fsdp")) for name in names)
     missing = {"optimizer.pt", "scheduler.pt"} - names
@@ -55,8 +58,9 @@ def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
 
 def finished_with(checkpoint: str | Path, args: TrainingArguments) -> Path | None:
     """
-    Return the final checkpoint of a finished run: its last `checkpoint`, or the best one. Return `None` if the run is
-    not finished, or if the arguments request more training.
+    Return the final checkpoint of a finished run. This is `checkpoint`, the last of the run, or the best checkpoint if
+    `load_best_model_at_end` is set. Return `None` if the run is not finished, or if the arguments request more
+    training.
     """
     state = state_of(checkpoint)
     longer = args.max_steps > state.max_steps or args.max_steps < 0 and args.num_train_epochs > state.num_train_epochs
@@ -68,9 +72,9 @@ def finished_with(checkpoint: str | Path, args: TrainingArguments) -> Path | Non
 
 def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
     """
-    Return the mean weights of several checkpoints of a run, oldest first, as in Vaswani et al. 2017, section 6.1.
-    Floats are averaged in float32 and keep their dtype. Integers, such as the unit table, come from the last
-    checkpoint.
+    Return the mean weights of checkpoints of a run (Vaswani et al. 2017, section 6.1). `folders` go from the oldest to
+    the newest. Floats are averaged in float32 and keep their dtype. Integers, such as the unit table, come from the
+    newest checkpoint.
     """
     total: dict[str, torch.Tensor] = {}
     for folder in folders:
@@ -85,15 +89,13 @@ def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor
 def load_average(model, folders: Sequence[str | Path]) -> None:
     """Load the mean weights of checkpoints into a model, see `average_checkpoints`."""
     logger.info("loading %s", ", ".join(Path(folder).name for folder in folders))
-    # safetensors omits tied weights and Marian's fixed positions, so some names are missing
+    # the files lack tied weights and Marian's fixed positions, so `strict=True` would fail
     model.load_state_dict(average_checkpoints(folders), strict=False)
     model.tie_weights()
 
 
 def is_worse(mean: dict[str, float], last: dict[str, float]) -> bool:
-    """
-    Return whether the mean of checkpoints is worse than the last one: its loss, or its length error by over a tenth.
-    """
+    """Return whether the mean has a higher loss than the last checkpoint, or a length error more than 10 % higher."""
     return not mean["loss"] <= last["loss"] or mean.get("mae", 0.0) > 1.1 * last.get("mae", 0.0)
 
 

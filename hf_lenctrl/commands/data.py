@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RowReport:
-    """The numbers of rows of a split that were kept, dropped or cut; `dropped` holds the reasons."""
+    """Numbers of rows of a split that were kept, dropped or cut. `dropped` has the reason for each dropped row."""
 
     split: str
     rows: int = 0
@@ -43,10 +43,10 @@ class RowReport:
 
 def load_splits(args: DataArguments) -> DatasetDict:
     """
-    Load the train, validation and test rows, with text columns `source` and `target`; train also has `keep_length` if
-    `args.keep_length_column` is set. A missing split is cut from train, by a hash of the row's group
-    (`args.group_column`), or without groups of the source. So a group is never in two splits, and the splits are the
-    same on every machine.
+    Load the train, validation and test rows, with text columns `source` and `target`. If `args.keep_length_column` is
+    set, train also has a column `keep_length`. A missing split is cut from train by a hash of each row's group
+    (`args.group_column`), or of its source if there are no groups. So a group is never in two splits, and the splits
+    are the same on every machine.
     """
     splits, files = _given_splits(args)
     if "train" not in splits:
@@ -70,13 +70,13 @@ def load_splits(args: DataArguments) -> DatasetDict:
 
 
 def _only(rows: Dataset, names: dict[str, str]) -> Dataset:
-    """Return the rows with only the columns in `names`, renamed to the values of `names`."""
+    """Return the rows with only the columns that are keys of `names`. Rename each column to its value in `names`."""
     rows = rows.select_columns(list(names))
     return rows if list(names) == list(names.values()) else rows.rename_columns(names)
 
 
 def _given_splits(args: DataArguments) -> tuple[dict[str, Any], dict[str, str]]:
-    """Load the splits of the given files or data set; return them, and their file or name for messages."""
+    """Load the given files or data set. Return two dictionaries: split -> rows, and split -> name for messages."""
     given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     if args.dataset_name is not None and any(given.values()):
         raise ValueError(f"--dataset_name {args.dataset_name} has its own splits, got files too; give one of them")
@@ -89,7 +89,7 @@ def _given_splits(args: DataArguments) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _check_columns(rows: Dataset, file: str, args: DataArguments) -> None:
-    """Raise `ValueError` if a column is missing, or if the source or the target column does not hold text."""
+    """Raise `ValueError` if there are no rows, if a column is missing, or if sources or targets are not valid text."""
     if args.source_column == args.target_column:
         raise ValueError(f"--source_column and --target_column are both {args.source_column!r}; name two columns")
     if len(rows) == 0:
@@ -108,7 +108,7 @@ def _check_columns(rows: Dataset, file: str, args: DataArguments) -> None:
 
 
 def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:
-    """Cut the splits in `shares` from the training rows, by a hash of the group; return them and the rest."""
+    """Split the training rows by a hash of each group. Return the splits in `shares`, and the rest as `train`."""
     if sum(shares.values()) >= 1:
         raise ValueError(f"the shares cut from train must add up to less than 1, got {shares}")
     column = args.group_column or args.source_column
@@ -132,15 +132,13 @@ def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict
 
 def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
     """
-    Drop the rows whose target has one of these lengths, to test at unseen lengths (Takase & Okazaki 2019, Tables 1, 2,
-    4).
+    Drop the rows whose target has a length in `lengths`, to test at unseen lengths (Takase & Okazaki 2019, Tables 1,
+    2, 4).
     """
     table, unseen = UnitTable.from_tokenizer(tokenizer, unit), set(lengths)
 
     def found(targets) -> list[set[int]]:
-        """
-        Return the unseen lengths of each target, by its text and by its tokens, which training counts.
-        """
+        """Count each target from its text and, as in training, from its tokens. Return the counts that are unseen."""
         texts = [(text or "").strip() for text in targets]
         ids = tokenizer(text_target=texts, verbose=False)["input_ids"]
         tokens = [int(table.count(torch.tensor([row]))) if row else 0 for row in ids]
@@ -157,7 +155,7 @@ def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
 
 
 def fit_length_tokens(rows: Dataset, tokenizer, unit: str, args: DataArguments) -> LengthTokens:
-    """Fit length tokens to the training rows, see `LengthTokens.fit`, and add them to the tokenizer."""
+    """Fit length tokens to the training rows, see `LengthTokens.fit`. Add the tokens to the tokenizer."""
     pairs = [(s.strip(), t.strip()) for s, t in zip(rows["source"], rows["target"], strict=True) if s and t]
     sources, targets = (count_texts(tokenizer, [pair[i] for pair in pairs], unit, target=bool(i)) for i in (0, 1))
     tokens = LengthTokens.fit(args.length_tokens or "", sources, targets, bins=args.length_bins)
@@ -176,12 +174,12 @@ def tokenize(
     length: int | None = None,
 ) -> tuple[DatasetDict, list[RowReport]]:
     """
-    Tokenize the splits. Return the splits with `input_ids`, `attention_mask`, `labels` and perhaps `keep_length`, and
-    a report for each split.
+    Tokenize the splits. Return two values: the splits, with `input_ids`, `attention_mask`, `labels`, and `keep_length`
+    if a split has this column; and a list with a report for each split.
 
     Rows with an empty text, or with a target over `args.max_target_length` tokens, are dropped. Sources over
-    `args.max_source_length` tokens are cut. With `length_tokens` each source begins with the token of its target's
-    length in `unit`, or of `length`.
+    `args.max_source_length` tokens are cut. With `length_tokens` each source begins with a length token. This token
+    states `length`, or by default the length of the target in `unit`.
     """
     given = {"tokenizer": tokenizer, "args": args, "tokens": length_tokens, "unit": unit, "length": length}
     encode: dict[str, Any] = {"function": _encode, "batched": True, "fn_kwargs": given}

@@ -51,7 +51,7 @@ def make_parser() -> CommandParser:
 
 
 def parse(argv) -> argparse.Namespace:
-    """Parse the options; exit with a message if an option has no effect, or if the folder already has a report."""
+    """Parse the options. Exit with a message if options do not fit together, or if the folder already has a report."""
     parser = make_parser()
     args = parser.parse_args(argv)
     given = "requested_column" if args.length is None else "length"
@@ -70,7 +70,7 @@ def parse(argv) -> argparse.Namespace:
 
 
 def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list[int]]) -> tuple[str, list[str]]:
-    """Return the name and the texts of the baseline; the list is empty if the file has no baseline."""
+    """Return two values: the name and the texts of the baseline. Both are empty if there is no baseline."""
     unit = args.units[0]
     if args.baseline_column is not None:
         return f"`{args.baseline_column}`", rows.texts(args.baseline_column)
@@ -83,7 +83,7 @@ def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list[
 
 
 def sources_in(args: argparse.Namespace, rows: Rows) -> list[str] | None:
-    """Return for each row a string that is equal for equal sources; `None` if the file has no column of sources."""
+    """Return a string for each row, equal for equal sources. Return `None` if the file has no column of sources."""
     if args.source_column not in rows.columns:
         return None
     sources = zip(rows.numbers, rows.column(args.source_column), strict=True)

@@ -40,7 +40,7 @@ def _copied(folder: Path) -> dict:
 
 
 def onnx_card(model, folder: str | Path) -> ModelCard:
-    """Build the card of an exported model; copy fields such as the license from the model's card in `folder`."""
+    """Build the card of an exported model. Copy fields such as the license from the model's card in `folder`."""
     folder = Path(folder)
     use = (
         "`onnx/` holds this model for ONNX Runtime, `lenctrl.json` what a program without `hf_lenctrl` needs to keep "
@@ -53,8 +53,8 @@ def onnx_card(model, folder: str | Path) -> ModelCard:
 
 def export(model_folder: str | Path, output_dir: str | Path, quantization: str | None = None) -> Path:
     """
-    Export a model into a new folder, and return the folder. A failed command leaves no folder. A killed command leaves
-    a part in `_run/`, which the next command for the same folder removes.
+    Export a model into a new folder, and return the folder. A command that fails leaves no folder. A command that is
+    killed leaves an incomplete export in `_run/`, which the next command for the same folder removes.
     """
     output_dir = Path(output_dir)
     if output_dir.exists():

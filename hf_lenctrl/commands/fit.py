@@ -64,7 +64,7 @@ def make_parser() -> CommandParser:
 
 
 def candidates_of(rows: Rows, column: str | None) -> list[list[str]]:
-    """Return the candidates of each row; raise `ValueError` if a row does not hold a list of texts."""
+    """Return the candidates of each row. Raise `ValueError` if `column` does not hold a list of texts in each row."""
     if column is None:
         return [[] for _ in rows.values]
     lists = rows.column(column)

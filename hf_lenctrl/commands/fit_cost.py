@@ -30,7 +30,7 @@ def make_parser() -> CommandParser:
 
 
 def seconds_of(rows: Rows, column: str) -> list[float]:
-    """Return a column as numbers, also from the texts of a csv file; raise `ValueError` for other values."""
+    """Return a column as floats, converted from text in a csv file. Raise `ValueError` if a value is not a number."""
     found = []
     for i, value in zip(rows.numbers, rows.column(column), strict=True):
         try:

@@ -67,7 +67,7 @@ def length_source(value: str) -> int | tuple | str:
 
 
 def unit_and_limit(value: str) -> tuple[str, int]:
-    """Parse `--second_limit`, such as `word=6`: return the unit and its highest number."""
+    """Parse `--second_limit`, such as `word=6`: return the unit and the maximum length in this unit."""
     unit, _, most = value.partition("=")
     if unit not in LENGTH_UNITS or not most.isdecimal() or int(most) < 1:
         raise argparse.ArgumentTypeError(f"must be a unit and a number of at least 1, word=6, got {value!r}")
@@ -118,7 +118,9 @@ def make_parser() -> CommandParser:
 
 
 def parse(argv) -> argparse.Namespace:
-    """Parse the options; exit with a message if an option would have no effect."""
+    """
+    Parse the options. Exit with a message if an option would have no effect, or if options contradict each other.
+    """
     parser = make_parser()
     args = parser.parse_args(argv)
     args.num_beams = args.num_beams or (1 if args.do_sample else 4)
@@ -139,7 +141,7 @@ def parse(argv) -> argparse.Namespace:
 
 
 def load(path: str, dtype: str | None = None, compiled: bool = False, base_model: str | None = None):
-    """Load a model in eval mode, and its tokenizer; `base_model` is the base model of an adapter."""
+    """Load a model in eval mode, and its tokenizer. For an adapter, `base_model` is its base model."""
     from ..adapters import is_adapter  # `--help` does not need these imports
     from ..conversion import auto_class, tokenizer_of
 
@@ -153,7 +155,10 @@ def load(path: str, dtype: str | None = None, compiled: bool = False, base_model
 
 
 def models_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the identities of the model and the predictor (see `identity`), by the names of their options."""
+    """
+    Return the identity of the model and, if the command uses a predictor, of the predictor (see `identity`). The keys
+    of the dictionary are `model` and `predictor`.
+    """
     found: dict[str, Any] = {"model": identity(args.model)}
     name = args.predictor
     if args.way == "predict" and name is None:
@@ -163,7 +168,7 @@ def models_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the pipeline call; an option that is not set keeps the model's default."""
+    """Return the options of the pipeline call. Leave out options that are not set, to keep the model's defaults."""
     options = {name: value for name, value in vars(args).items() if name not in OWN and value is not None}
     if args.length_unit is not None:
         options["length_unit"] = load_unit(args.length_unit)
@@ -183,12 +188,13 @@ def generate(
     model, tokenizer, sources: list[str], lengths: list | str, progress_bar=True, second_limit=None, **options
 ) -> list[dict]:
     """
-    Return rows with `source`, `requested`, `output`, `length` and `score`, in the order of the sources; with
-    `num_return_sequences` several rows for each source.
+    Generate outputs. Return a row for each output, in the order of the sources, with `source`, `requested`, `output`,
+    `length` and `score`. With `num_return_sequences` each source has several rows.
 
-    `lengths` is a list with a length or a range in units for each source, or with `None` for each, for the model's
-    default; or it is `"predict"`, `"source"` or `"reference"`. `second_limit` is a second unit and its highest number.
-    `options` are passed to the pipeline.
+    `lengths` is a list with a length or a range for each source, in units, or with `None` for each source, for the
+    model's default. `lengths` may also be `"predict"`, `"source"`, `"reference"` or the name of a limit, such as
+    `"bluesky"`. `second_limit` is a second unit and the maximum length in this unit. `options` are passed to the
+    pipeline.
     """
     if isinstance(lengths, str) or lengths[0] is not None:
         options["length"] = lengths
@@ -208,16 +214,16 @@ def generate(
 
 def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, state) -> Any:
     """
-    Generate the outputs that the file does not hold yet, block by block; each process generates its share. Return the
-    model's configuration.
+    Generate the outputs that the file does not hold yet, block by block. Each process generates a part of a block.
+    Return the model's configuration.
     """
     # a block is short, so that a killed command loses little, and long enough to batch similar lengths
     block, count = 16 * (args.batch_size or 32) * state.num_processes, args.num_return_sequences
     done = len(file.lines) // count
-    done -= done % block  # with whole blocks, the batches are those of an uninterrupted command
+    done -= done % block  # a resumed command begins with a whole block, so that it has the same batches
     model, tokenizer = load(args.model, args.dtype, args.compile, args.base_model)
     options = generation_options(args)
-    state.wait_for_everyone()  # until all processes have read the file
+    state.wait_for_everyone()  # all processes must have read the file before it changes
     bar = tqdm(desc="Generating", total=len(requests), initial=done, unit="text", disable=not state.is_main_process)
     for start in range(done, len(requests), block):
         rows = range(start, min(start + block, len(requests)))
@@ -243,7 +249,9 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
 
 
 def low_file(args: argparse.Namespace, file: OutputFile) -> Path:
-    """Return the path of the second file; raise `ValueError` if it exists and has lines that `file` lacks."""
+    """
+    Return the path of the file of low scores. Raise `ValueError` if that file has lines that `file` does not have.
+    """
     path = Path(f"{args.output_file}.low.jsonl")
     if path.exists() and not set(path.read_bytes().splitlines()) <= {encoded(line) for line in file.lines}:
         raise ValueError(f"{path} exists, with other lines than {args.output_file}; move it, or name another output")
@@ -251,7 +259,7 @@ def low_file(args: argparse.Namespace, file: OutputFile) -> Path:
 
 
 def write_low(requests: list[Request], file: OutputFile, args: argparse.Namespace) -> None:
-    """Write the lines with a score under `--min_score` into a second file."""
+    """Write the lines with a score under `--min_score` into the file of low scores."""
     name, path = requests[0].names["score"], low_file(args, file)
     low = [line for line in file.lines if json.loads(line)[name] < args.min_score]
     write_whole(path, "".join(f"{line}\n" for line in low), file.part)
@@ -259,7 +267,7 @@ def write_low(requests: list[Request], file: OutputFile, args: argparse.Namespac
 
 
 def print_figures(requests: list[Request], lines: list[str], args: argparse.Namespace, config: Any) -> None:
-    """Print how well the outputs keep their requested lengths; `config` may hold the model's default window."""
+    """Print how well the outputs keep their requested lengths. `config` may hold the model's default window."""
     names, rows = requests[0].names, [json.loads(line) for line in lines]
     count = len(lines) // len(requests)
     requested: list[Any] = [requests[i // count].length or row[names["requested"]] for i, row in enumerate(rows)]
@@ -298,7 +306,7 @@ def main(argv=None) -> None:
     with locked(args.output_file, state.is_main_process):
         file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options}, args.overwrite)
         if scored:
-            low_file(args, file)  # the check comes before hours of work
+            low_file(args, file)  # check this before hours of work
         if len(file.lines) == len(requests) * args.num_return_sequences:
             print(f"{args.output_file} is complete", file=sys.stderr)
         else:

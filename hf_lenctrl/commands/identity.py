@@ -19,16 +19,17 @@ ADAPTER = "adapter_config.json"
 
 def identity(name: str | Path, patterns: tuple[str, ...] = WEIGHTS) -> dict[str, Any] | str:
     """
-    Return the identity of a file, a model or a folder. It changes if the content changes, and holds no local path.
+    Return the identity of a file, a model or a folder. The identity changes if the content changes, and has no local
+    path.
 
     Args:
         name (`str` or `Path`): A file, a folder, or a model on the Hub.
-        patterns (`tuple[str, ...]`): Patterns of the files in a folder that count, see `uploaded`; by default the
-            files of a model, its tokenizer and its predictor. For an adapter, the files of its base model also count.
+        patterns (`tuple[str, ...]`): Patterns of the files in a folder to identify, see `uploaded`; by default the
+            files of a model, its tokenizer and its predictor. The files of an adapter's base model are identified too.
 
     Returns:
         `dict` or `str`: `{"size": ..., "sha256": ...}` for a file, `{"<file>": {"size": ...}, ...}` for a folder, and
-        the name and the commit for a model on the Hub.
+            a text with the name and the commit for a model on the Hub.
     """
     path = Path(name)
     if path.is_dir():
@@ -43,13 +44,13 @@ def identity(name: str | Path, patterns: tuple[str, ...] = WEIGHTS) -> dict[str,
     try:
         commit = PreTrainedConfig.get_config_dict(str(name))[0].get("_commit_hash")
     except (OSError, ValueError):
-        # the repository has no configuration; the code that loads a model refuses a wrong name
+        # the repository has no configuration; a wrong name raises an error when the model is loaded
         commit = None
     return str(name) if commit is None else f"{name} at {commit}"
 
 
 def short(value: Any, other: Any = None) -> str:
-    """Shorten a recorded value for a message; for a folder, list only the files that differ from `other`."""
+    """Shorten a recorded value for a message. For a folder, list only the files that differ from `other`."""
     if not isinstance(value, dict):
         return str(value)
     if "sha256" in value:
@@ -59,7 +60,7 @@ def short(value: Any, other: Any = None) -> str:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return a line for each option in `now` that had another value `before`; empty if all are equal."""
+    """Return a line for each option in `now` that has another value in `before`; an empty text if there is none."""
     pairs = {name: (before.get(name), value) for name, value in now.items()}
     return "".join(
         f"{POINT}{name}={short(old, new)}, now {short(new, old)}" for name, (old, new) in pairs.items() if old != new

@@ -1,4 +1,4 @@
-"""The program `lenctrl`. It imports the module of a command only to run it, so `--help` needs no torch."""
+"""The program `lenctrl`. It imports the module of a command only to run the command, so `--help` needs no torch."""
 
 import difflib
 import importlib
@@ -41,9 +41,9 @@ options:
 
 def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
     """
-    Run the command `name` with the options `argv`: call `main()` of a module such as `"hf_lenctrl.commands.train"`. An
-    error of the user ends the command with status 1 and a message of one line, or one line for each item of a list.
-    With `debug` every error shows its traceback.
+    Run the command `name` with the options `argv`: call `main()` of a module such as `"hf_lenctrl.commands.train"`. If
+    the user can correct the error, exit with status 1 and a message: one line, or one line for each item of a list.
+    Show the traceback of all other errors, and with `debug` of every error.
     """
     sys.argv = [f"lenctrl {name}", *argv]  # argparse shows the first word in its messages
     try:
@@ -62,7 +62,8 @@ def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
 
 def _is_refusal(error: Exception) -> bool:
     """
-    Return whether the error is a refusal of the input: by a check of this package, of the options, or of a file.
+    Return whether the user can correct the error: an input or option is invalid, a file or package is missing, or a
+    check of this package failed.
     """
     from huggingface_hub.errors import StrictDataclassError  # raised for a wrong field in a configuration
 
@@ -74,7 +75,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command of the first word in `argv`, by default of the command line."""
+    """Run the command that the first word of `argv` names. `argv` defaults to the words of the command line."""
     argv = list(sys.argv[1:] if argv is None else argv)
     debug = argv[:1] == ["--debug"]
     command, *options = argv[debug:] or ["--help"]

@@ -19,8 +19,8 @@ def kept(path: str | Path, name: str) -> Path:
 @contextmanager
 def locked(path: str | Path, writes: bool = True) -> Iterator[None]:
     """
-    Lock an output file or the folder of a run; raise `ValueError` if another command has the lock. Of the processes of
-    a command, only the one that `writes` locks. The system frees the lock when this process ends or is killed.
+    Lock an output file or the folder of a run. Raise `ValueError` if another command has the lock. Of the processes of
+    a command, only the process with `writes` locks. The system frees the lock when this process ends or is killed.
     """
     name = kept(path, "lock")
     with ExitStack() as stack:

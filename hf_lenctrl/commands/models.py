@@ -40,7 +40,7 @@ CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
     ("marian", False): (LenCtrlMarianConfig, LenCtrlMarianMTModel),
     ("marian", True): (MarianConfig, MarianMTModel),
 }
-# option -> names of the configuration's field: in most families, and in T5
+# option -> names of the configuration's field: first in most families, then in T5
 _SHAPE = {
     "layers": ("encoder_layers", "num_layers"),
     "decoder_layers": ("decoder_layers", "num_decoder_layers"),
@@ -60,7 +60,7 @@ DRAWS = ("length_noise", "overshoot_share", "no_length_share")
 def check_options(
     args: ModelArguments, data_args: DataArguments, run_args: RunArguments, specified: Specified
 ) -> None:
-    """Raise `ValueError` for options that a run would ignore: unused ones, or a shape that the checkpoint fixes."""
+    """Raise `ValueError` if a run would ignore an option, because nothing uses it or the checkpoint fixes it."""
     name, config = _checkpoint(args)
     controlled = hasattr(config, "length_encoding")
     if controlled and args.model_name_or_path is None:
@@ -85,19 +85,19 @@ def check_options(
 
 
 def _checkpoint(args: ModelArguments) -> tuple[str | None, Any]:
-    """Return name and configuration of the checkpoint from which a run starts; `(None, None)` for a new model."""
+    """Return name and configuration of the checkpoint that the run starts from; `(None, None)` for a new model."""
     name = args.model_name_or_path or args.base_model
     return name, None if name is None else AutoConfig.from_pretrained(name)
 
 
 def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None) -> bool:
-    """Return whether the arguments keep a plain model plain, because they add no length control."""
+    """Return whether a plain model stays plain, because the arguments add no length control."""
     ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
     return args.length_encoding == "none" and not any(ways)
 
 
 def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specified: Specified) -> None:
-    """Raise `ValueError` for options of shape or method that differ from the checkpoint's configuration."""
+    """Raise `ValueError` if an option of shape or method differs from the checkpoint and from its run's record."""
     has: dict[str, Any] = {"family": config.model_type.removeprefix("lenctrl_")}
     for option, fields in _SHAPE.items():
         has[option] = next((getattr(config, field) for field in fields if hasattr(config, field)), None)
@@ -123,8 +123,9 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specifi
 
 def limits(args: ModelArguments, data_args: DataArguments, tokenizer, specified: Specified) -> tuple[int, int]:
     """
-    Return the most tokens of a source and of a target: longer sources are cut, longer targets dropped. The defaults
-    are at most the checkpoint's number of positions. Raise `ValueError` if an argument is above that number.
+    Return two values: the maximum number of tokens of a source, and of a target. Longer sources are cut, and longer
+    targets are dropped. The defaults are at most the checkpoint's number of positions. Raise `ValueError` if an
+    argument is above that number.
     """
     name, config = _checkpoint(args)
     positions = getattr(config, "max_position_embeddings", None)
@@ -141,7 +142,7 @@ def limits(args: ModelArguments, data_args: DataArguments, tokenizer, specified:
 
 
 def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):
-    """Load the tokenizer that the arguments or the run have, or train one on the training texts."""
+    """Load the tokenizer that the arguments name, or else the run's tokenizer. Train the latter if it is missing."""
     name = args.tokenizer_name_or_path or args.model_name_or_path or args.base_model
     if name is not None:
         given = {"src_lang": args.source_language, "tgt_lang": args.target_language}
@@ -159,7 +160,7 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
 
 
 def language_id(tokenizer, code: str) -> int:
-    """Return the id of a language's token, such as M2M100's `__ja__`; raise `ValueError` for an unknown language."""
+    """Return the id of a language's token, as M2M100's `__ja__`. Raise `ValueError` if the language is unknown."""
     tokens = getattr(tokenizer, "lang_code_to_token", None)
     found = tokenizer.convert_tokens_to_ids(code if tokens is None else tokens.get(code, tokenizer.unk_token))
     if found is None or found == tokenizer.unk_token_id:
@@ -169,7 +170,10 @@ def language_id(tokenizer, code: str) -> int:
 
 
 def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: Dataset, tokenizer):
-    """Return the unit and the length tokens of the run: from the checkpoint to train further, or the arguments."""
+    """
+    Return the unit and the length tokens of the run, from the checkpoint to train further, or else from the arguments.
+    Also set `model_args.length_unit`.
+    """
     name = model_args.model_name_or_path
     saved = None if name is None else AutoConfig.from_pretrained(name)
     unit, given = getattr(saved, "length_unit", None), model_args.length_unit
@@ -184,8 +188,9 @@ def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: 
 def build_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None = None) -> Any:
     """
     Build the model of a run: from a plain checkpoint (`base_model`), from a checkpoint to train further
-    (`model_name_or_path`), or a new one in the arguments' shape, with `max_positions` positions. The result is a stock
-    model if neither the arguments nor the checkpoint have length control. Raise `ValueError` for two checkpoints.
+    (`model_name_or_path`), or else with random weights, in the arguments' shape and with `max_positions` positions.
+    The result is a stock model if neither the arguments nor the checkpoint have length control. Raise `ValueError` if
+    the arguments name both checkpoints.
     """
     if args.base_model is not None and args.model_name_or_path is not None:
         raise ValueError("--base_model starts a new run, --model_name_or_path continues one; give one of them")
@@ -231,8 +236,8 @@ def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens
 
 def _as_saved(model, args: ModelArguments) -> Any:
     """
-    Check a loaded model that the run trains further, and set its default constraint. Raise `ValueError` for a plain
-    model, unless `length_encoding=none`.
+    Check a loaded model that the run trains further, and set its default constraint. Raise `ValueError` if the model
+    is plain but the arguments add length control.
     """
     if not hasattr(model.config, "length_encoding") and not _stays_plain(args):
         holds = f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control"
@@ -259,7 +264,7 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
 
 
 def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any]:
-    """Return the fields of a stock configuration for the arguments' shape and the tokenizer."""
+    """Return the fields of a stock configuration, from the arguments' shape and the tokenizer."""
     separate = getattr(tokenizer, "separate_vocabs", False)
     if separate and args.family == "bart":
         raise ValueError("--family bart has one vocabulary for both sides; give --target_vocabulary shared or joined")
@@ -278,8 +283,9 @@ def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any
 
 def add_length_predictor(model, name: str | None, output_dir, save: bool = True) -> None:
     """
-    Save a length predictor in the model's folder, so that `length="predict"` needs no other folder. It is the
-    predictor `name`, or else the predictor inside the checkpoint that the run trains further, if there is one.
+    Save a length predictor in the model's folder, so that `length="predict"` needs no other folder. The predictor is
+    `name`, or else the predictor in the checkpoint that the run trains further. If there is no predictor, do nothing.
+    Raise `ValueError` if the predictor and the model have different units.
     """
     own, subfolder = getattr(model.config, "length_predictor", None), ""
     if name is None:

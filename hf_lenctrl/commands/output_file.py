@@ -1,4 +1,4 @@
-"""Write files of JSON lines block by block, so that an interrupted command resumes after the last line."""
+"""Write files of JSON lines block by block, so that an interrupted command can resume after the complete blocks."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -20,8 +20,8 @@ def check_begun(path: Path, options_path: Path, options: dict[str, Any], advice:
 
 def begin_folder(folder: str | Path, options: Mapping[str, Any], begun: bool) -> None:
     """
-    Save in a folder's `_run/` the options on which its files depend. If the folder was `begun` earlier, raise
-    `ValueError` if it has other options.
+    Save the options on which a folder's files depend, in the folder's `_run/`. Raise `ValueError` if the folder was
+    `begun` earlier, with other options.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     own, path = json.loads(json.dumps(options)), kept(folder, "options.json")
@@ -32,23 +32,23 @@ def begin_folder(folder: str | Path, options: Mapping[str, Any], begun: bool) ->
 
 
 def write_whole(path: Path, text: str, part: Path) -> None:
-    """Write a text to `part` and rename this file to `path`: a killed command leaves the old file or the new one."""
+    """
+    Write a text to `part` and rename `part` to `path`, so that a killed command leaves the old file or the new file.
+    """
     part.write_bytes(encoded(text))
     part.replace(path)
 
 
 def encoded(text: str) -> bytes:
-    """
-    Encode lines of JSON as UTF-8; a lone surrogate, which is invalid in UTF-8, keeps its escape.
-    """
+    """Encode lines of JSON as UTF-8. Write a lone surrogate, which UTF-8 cannot encode, as its JSON escape."""
     return text.encode(errors="backslashreplace")
 
 
 class OutputFile:
     """
-    An output file of JSON lines; `lines` holds its complete lines. `_run/<file name>.options.json` next to it holds
-    the options of the command, with hashes of the input and the models. Raises `ValueError` for a file that was begun
-    with other options, except with `overwrite`, which begins the file again.
+    An output file of JSON lines; `lines` holds its complete lines. `_run/<file name>.options.json` next to the file
+    holds the options of the command, with hashes of the input and the models. Raises `ValueError` if the file was
+    begun with other options. With `overwrite` the file is begun again instead.
     """
 
     def __init__(self, path: str | Path, options: Mapping[str, Any], overwrite: bool | None = None):
@@ -63,7 +63,7 @@ class OutputFile:
 
     def begin(self, count: int) -> None:
         """
-        Begin or resume the file: write the options, and keep only the first `count` lines. Each file is written whole.
+        Begin or resume the file. Write the options and the first `count` lines, each in a whole file (`write_whole`).
         """
         self.lines = self.lines[:count]
         lines = "".join(f"{line}\n" for line in self.lines)

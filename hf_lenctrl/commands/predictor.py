@@ -40,7 +40,7 @@ CHARACTERS = 1000  # a new tokenizer has at most this number of characters, the 
 @dataclass
 class PredictorArguments:
     """
-    Options of the predictor to train: a pretrained encoder or the shape of a new encoder; the unit of the length.
+    Options of the predictor to train: a pretrained encoder or the shape of a new encoder, and the unit of lengths.
     """
 
     encoder_name_or_path: str | None = option(None, "Pretrained encoder, such as google-bert/bert-base-uncased")
@@ -71,7 +71,7 @@ class PredictorArguments:
 
 
 class PredictorTrainer(HubTrainer):
-    """`HubTrainer` whose model card shows `table`: split -> figures, like Table 2 of Oka et al. 2020."""
+    """A `HubTrainer` whose model card shows `table`: the figures of each split, like Table 2 of Oka et al. 2020."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -86,8 +86,8 @@ class PredictorTrainer(HubTrainer):
 
 
 def train_bert_tokenizer(texts: Iterable[str], vocab_size: int) -> BertTokenizer:
-    """Train a `BertTokenizer` on texts; equal texts give an equal tokenizer."""
-    options: dict[str, Any] = {"strip_accents": False}  # Japanese without accents loses its voiced syllables
+    """Train a `BertTokenizer` on texts. Training again on the same texts gives the same tokenizer."""
+    options: dict[str, Any] = {"strip_accents": False}  # stripping accents removes the voicing marks of Japanese
     backend = (new := BertTokenizer(**options)).backend_tokenizer
     counts: Counter[str] = Counter()
     inner: set[str] = set()
@@ -97,7 +97,7 @@ def train_bert_tokenizer(texts: Iterable[str], vocab_size: int) -> BertTokenizer
             inner.update(word[1:])
     characters = sorted(sorted(counts, key=lambda c: (-counts[c], c))[:CHARACTERS])
     pieces = [*characters, *(f"##{c}" for c in characters if c in inner)]
-    # the trainer would list the characters in random order, and their order decides between equal pairs
+    # the trainer would order the characters at random, and this order breaks ties between equally frequent pairs
     trainer = WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=[*sorted(new.all_special_tokens, key=new.convert_tokens_to_ids), *pieces],
@@ -109,7 +109,10 @@ def train_bert_tokenizer(texts: Iterable[str], vocab_size: int) -> BertTokenizer
 
 
 def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
-    """Load the encoder's tokenizer, or for a new encoder load the run's tokenizer or train one on the sources."""
+    """
+    Load the tokenizer of a pretrained encoder. For a new encoder, load the tokenizer of the run, which is trained on
+    `texts` if it does not exist yet.
+    """
 
     def train(folder: Path) -> None:
         assert args.vocab_size is not None  # a new encoder has this option
@@ -130,7 +133,10 @@ def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -
 
 
 def measure(splits: DatasetDict, args: PredictorArguments, data_args: DataArguments) -> DatasetDict:
-    """Strip the texts, add their lengths as `labels` and `source_length`, and drop rows that are empty or too long."""
+    """
+    Strip the texts, and add the lengths of targets as `labels` and of sources as `source_length`. Drop rows with an
+    empty text, and, if the unit is tokens, with a target over `max_target_length`.
+    """
     unit = args.length_unit
     tokenizer = tokenizer_of(args.target_tokenizer) if unit == "token" else None
 
@@ -152,8 +158,8 @@ def measure(splits: DatasetDict, args: PredictorArguments, data_args: DataArgume
 
 def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: DataArguments) -> DatasetDict:
     """
-    Tokenize the sources, and cut them at `limit` tokens. No column has the name `length`, because Trainer would use it
-    as the source's length.
+    Tokenize the sources, and cut them at `limit` tokens. No column of the result is named `length`, because Trainer
+    would use such a column as the source's length.
     """
 
     def encode(batch):
@@ -168,7 +174,7 @@ def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: DataArgument
 
 
 def markdown(table: dict[str, dict]) -> str:
-    """Format Table 2 of Oka et al. 2020 as Markdown, with the baselines that a predictor must beat."""
+    """Format `table` as Markdown, like Table 2 of Oka et al. 2020, with the baselines that a predictor must beat."""
     heads = ("split", "lengths", "average error", "variance", "correlation", "error ratio", "different lengths")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for split, row in table.items():
@@ -183,19 +189,19 @@ def markdown(table: dict[str, dict]) -> str:
 
 
 def figures_of(found: list[int], lengths: list[int]) -> dict[str, Any]:
-    """Return the figures of Table 2 for the lengths in `found`, and the number of `different` lengths in it."""
+    """Return the figures of Table 2 for the predictions `found`, and the number of `different` lengths in `found`."""
     return predictor_figures(found, lengths) | {"different": len(set(found))}
 
 
 def baselines(split, config) -> dict[str, dict]:
-    """Return the figures of two baselines: the length of each source, and the mean training length for every row."""
+    """Return the figures of two baselines: predict each source's length, or the mean training length for every row."""
     lengths = split["labels"][:]
     constant = round_lengths(torch.tensor([config.target_mean] * len(lengths))).tolist()
     return {"source": figures_of(split["source_length"][:], lengths), "mean": figures_of(constant, lengths)}
 
 
 def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str, Any]:
-    """Predict the lengths of a split; return the figures, and add a row to `trainer.table`."""
+    """Predict the lengths of a split. Return and save the figures, and add them to `trainer.table`."""
     result = trainer.predict(tokenized, metric_key_prefix=name)
     values = torch.as_tensor(result.predictions)
     predicted = round_lengths(values).tolist()
@@ -203,7 +209,7 @@ def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str,
     own, others = figures_of(predicted, split["labels"][:]), baselines(split, config)
     ratio = own["mae"] / others["source"]["mae"] if others["source"]["mae"] > 0 else None
     trainer.table[name] = {"predicted": own, **others, "mae_ratio": ratio}
-    # the last split is the test split, so its figures stay
+    # each split overwrites these errors, and the test split is the last
     config.error, config.error_of_mean = own["mae"], others["mean"]["mae"]
     if warning := config.warning():
         logger.warning("%s: %s", name, warning)
@@ -218,12 +224,12 @@ def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str,
 
 
 def compute_metrics(result) -> dict[str, float]:
-    """Compute the figures of the rounded predictions; Trainer calls this."""
+    """Compute the figures of the rounded predictions. Trainer calls this function."""
     return predictor_figures(round_lengths(torch.as_tensor(result.predictions)).tolist(), result.label_ids.tolist())
 
 
 def main(argv=None) -> dict:
-    """Train and test a predictor; return the metrics, which are also in `<output_dir>/all_results.json`."""
+    """Train and test a predictor. Return the metrics, which are also in `<output_dir>/all_results.json`."""
     classes = (PredictorArguments, DataArguments, TrainingArguments)
     model_args, data_args, args = parse_arguments(classes, argv, __doc__)
     data_args.max_source_length = data_args.max_source_length or 256

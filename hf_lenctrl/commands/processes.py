@@ -1,4 +1,4 @@
-"""The processes that run a command: those of `accelerate launch`, or a single one without accelerate."""
+"""The processes that run a command: several under `accelerate launch`, otherwise a single process."""
 
 import os
 from importlib.util import find_spec
@@ -16,11 +16,11 @@ class Alone:
         self.device = torch.accelerator.current_accelerator() or torch.device("cpu")
 
     def wait_for_everyone(self) -> None:
-        """Return immediately: there are no other processes to wait for."""
+        """Return immediately, because there are no other processes."""
 
 
 def processes() -> Any:
-    """Return accelerate's `PartialState`, or `Alone`; raise `ImportError` if several processes have no accelerate."""
+    """Return accelerate's `PartialState`, else `Alone`. Raise `ImportError` if several processes lack accelerate."""
     if find_spec("accelerate") is not None:
         from accelerate import PartialState
 
@@ -32,7 +32,7 @@ def processes() -> Any:
 
 
 def gathered(lines: list, state: Any) -> list:
-    """Gather the lines of all processes, and return them."""
+    """Return the lines of all processes."""
     if state.num_processes == 1:
         return lines
     from accelerate.utils import gather_object

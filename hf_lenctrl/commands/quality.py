@@ -1,4 +1,4 @@
-"""Measure a model against a baseline: the source cut at the length, or in translation the unchanged base model."""
+"""Compare a model with a baseline: the source cut at the length, or for translation the unchanged base model."""
 
 import logging
 
@@ -16,7 +16,7 @@ logger = logging.getLogger("train_seq2seq")
 
 
 def base_figures(sources, references, model_args: ModelArguments, run_args: RunArguments, args, tokenizer) -> dict:
-    """Measure BLEU and chrF of the plain base model; return `base_bleu` and `base_chrf`."""
+    """Return BLEU and chrF of the plain base model, as `base_bleu` and `base_chrf`."""
     assert model_args.base_model is not None
     base = AutoModelForSeq2SeqLM.from_pretrained(model_args.base_model, dtype=torch.float32).to(args.device).eval()
     options: CallOptions = {"num_beams": args.generation_num_beams or 1, "batch_size": args.per_device_eval_batch_size}
@@ -33,9 +33,9 @@ def quality(
     outputs, sources, references, requested: list[int], length: int | None, trainer, data, model_args, run_args
 ) -> dict:
     """
-    Measure the quality of test outputs beyond their lengths: return `text_quality`, and the figures of a baseline. The
-    baseline is each source, cut at the requested length, measured by ROUGE. For a translator it is the base model
-    without a length, measured only in the test at the references' lengths.
+    Measure the quality of test outputs apart from their lengths. Return the figures of `text_quality` and of a
+    baseline. The baseline is each source cut at the requested length, measured by ROUGE. For translation, the baseline
+    is the base model without a length, measured only in the test at the lengths of references.
     """
     found: dict[str, float] = text_quality(outputs)
     if trainer.run.task != "translation":

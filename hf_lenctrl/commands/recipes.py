@@ -20,8 +20,8 @@ def did_you_mean(word: object, words: Iterable) -> str:
 
 def model_name(name: str) -> str:
     """
-    Check the name of a model, a Hub name or a folder, and return it. Raise `OSError` for a folder that does not exist,
-    and the errors of `check_shards`.
+    Check a model name, which is a Hub name or a folder, and return the name. Raise `OSError` if the folder does not
+    exist, and the errors of `check_shards`.
     """
     path = Path(name)
     is_folder = name.startswith((".", "/", "~")) or name.count("/") > 1
@@ -40,8 +40,8 @@ def named_recipes() -> dict[str, Path]:
 
 def find_recipe(name: str) -> Path:
     """
-    Return the file of a recipe: a path to a YAML file, or the file of a name that `lenctrl recipes` lists. Raise
-    `ValueError` for an unknown name.
+    Return the file of a recipe. `name` is the path of a YAML file, or a name that `lenctrl recipes` lists. Raise
+    `ValueError` if the name is unknown.
     """
     if name.endswith((".yaml", ".yml")):
         return Path(name)

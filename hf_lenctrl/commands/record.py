@@ -1,4 +1,4 @@
-"""The record of a run, `_run/run.json`: the options that decide its result, and a log of its starts."""
+"""The record of a run, `_run/run.json`: the options that determine its result, and a log of its starts."""
 
 import json
 from collections.abc import Iterator
@@ -17,11 +17,12 @@ from .output_file import write_whole
 from .run import remove_tokenizer
 
 
-# These options of Trainer decide the result of a run. The others change where and how fast it runs, or its reports.
+# These options of Trainer determine the result of a run. The others change where and how fast it runs, or its logs.
 OPTIMISATION = """per_device_train_batch_size gradient_accumulation_steps learning_rate lr_scheduler_type
     lr_scheduler_kwargs warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm optim optim_args
     label_smoothing_factor train_sampling_strategy seed data_seed bf16 fp16""".split()
-# These options may change when a run is resumed. Each start logs `MAY_CHANGE`; `AFTER` acts after training.
+# The options of these lists may change when a run is resumed. Each start logs the options of `MAY_CHANGE`. The options
+# of `AFTER` act after training, or change only how fast the run computes.
 MAY_CHANGE = """max_steps num_train_epochs eval_strategy eval_steps save_steps save_total_limit logging_steps
     per_device_eval_batch_size generation_num_beams generation_early_stopping average_checkpoints max_validation_rows
     max_test_rows test_lengths""".split()
@@ -33,22 +34,23 @@ WRITTEN = (*MODEL_FILES, "README.md", "test.jsonl", "test_predictions.jsonl", "p
 
 
 def decisive_options(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that decide a run's result, as JSON values; files and models are replaced by identities."""
+    """Return the options that determine a run's result, as JSON values, with identities for files and models."""
     names = [name for name in own if name not in (*MAY_CHANGE, *AFTER)]
     found = {name: values[name] for name in (*names, *OPTIMISATION, "processes")}
-    # a generator may be trained further, so only its tokenizer counts; in a data folder every file counts
+    # a generator may be trained further, so only its tokenizer matters; in a data folder every file matters
     kinds = {"target_tokenizer": TOKENIZER, "dataset_name": ("*", "*/*", "*/*/*")}
     for name in (*FILES, *MODELS, "dataset_name"):
         value = found.get(name)
-        if value is not None and (name != "dataset_name" or Path(value).is_dir()):  # otherwise it is on the Hub
+        if value is not None and (name != "dataset_name" or Path(value).is_dir()):  # else the data set is on the Hub
             found[name] = identity(value, kinds.get(name, WEIGHTS))
     return json.loads(json.dumps(found, default=str))
 
 
 class RunRecord:
     """
-    The record of a run in its folder, `args.output_dir`: the options that decide its result, and a log of its starts.
-    `others` are the run's other arguments, as dataclasses. Raises `ValueError` if the options of the run differ.
+    The record of a run in its folder, `args.output_dir`: the options that determine its result, and a log of its
+    starts. `others` are dataclasses with the run's other arguments. Raises `ValueError` if the folder has other
+    options, or files that this run did not write.
     """
 
     def __init__(self, args, *others):
@@ -77,7 +79,9 @@ class RunRecord:
         self._save()
 
     def _compare(self, saved: dict, steps: int) -> None:
-        """Raise `ValueError` if options differ from the `saved` ones of the run, which has trained for `steps`."""
+        """
+        Raise `ValueError` if options differ from the `saved` ones, or if `max_steps` is below the trained `steps`.
+        """
         before, now, most = dict(saved), dict(self.options), self.changeable["max_steps"]
         if 0 < most < steps:  # a run cannot end before the steps that it has trained
             before["max_steps"], now["max_steps"] = f"{steps} (trained)", most
@@ -90,7 +94,7 @@ class RunRecord:
     def begin(self, step: int, rows: int) -> None:
         """
         Log a start of the run at step `step`, on `rows` training rows. Raise `ValueError` if the last start had
-        another number of rows: a data set of the Hub may change without changing its name.
+        another number of rows, because a data set of the Hub may change without changing its name.
         """
         if self.starts and rows != (before := self.starts[-1]["rows"]):
             raise ValueError(f"{self.folder} was trained on {before} rows, got {rows}; name another --output_dir")
@@ -104,7 +108,7 @@ class RunRecord:
             write_whole(self.path, text, self.path.with_suffix(".part"))
 
     def history(self, state) -> list[str]:
-        """Return the history of a training that ended in this Trainer state: one sentence for each start."""
+        """Return the history of a training run that ended in this Trainer state: one sentence for each start."""
         whole = state.global_step >= state.max_steps
         why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
         last = f"{state.global_step} ({round(state.epoch or 0.0, 2)} epochs in all): {why}"

@@ -25,7 +25,7 @@ ROW_FILES = ("json", "jsonl", "csv", "parquet")
 
 
 def holds_null(row: int, path: str, name: str) -> str:
-    """Return the error message for a text with U+0000; UTF-16 that is read as UTF-8 has this character."""
+    """Return the error message for a text with U+0000. A UTF-16 file that is read as UTF-8 has this character."""
     return f"row {row} of {path}: {name!r} holds U+0000; save the file as UTF-8, or remove the character"
 
 
@@ -43,7 +43,7 @@ def _dataset(path: str, kind: str) -> "Dataset":
     options = {}
     if kind == "csv":  # pandas would shift the cells of a row with more or fewer cells
         deque(_csv_rows(path), maxlen=0)
-        options = {"keep_default_na": False}  # texts such as "NA" and "null" are no missing values
+        options = {"keep_default_na": False}  # texts such as "NA" and "null" are not missing values
     builder = "json" if kind == "jsonl" else kind
     try:
         rows = load_dataset(builder, data_files=glob.escape(os.path.abspath(path)), split="train", **options)
@@ -56,9 +56,9 @@ def _dataset(path: str, kind: str) -> "Dataset":
 
 class Rows:
     """
-    The rows of a file: `values` holds dictionaries, `columns` the names of the columns. No type is inferred: a date
-    stays text. The file is json, jsonl, csv or parquet; with `plain_text` also txt, with one `source` in each line.
-    All but parquet may end in `.gz`.
+    The rows of a file: `values` holds dictionaries, `columns` the names of the columns, `numbers` the row numbers in
+    the file. No type is inferred; for example, a date stays text. The file is json, jsonl, csv or parquet, or with
+    `plain_text` also txt, with one `source` in each line. All formats but parquet may end in `.gz`.
     """
 
     def __init__(self, path: str, plain_text: bool = False):
@@ -72,7 +72,9 @@ class Rows:
         self.numbers, self.read = list(range(1, len(self.values) + 1)), len(self.values)
 
     def keep(self, chosen: Callable[[dict], bool]) -> None:
-        """Keep only the chosen rows, with their numbers in the file; `read` stays the number of rows in the file."""
+        """
+        Keep the rows for which `chosen` is true, with their row numbers. `read` still counts all rows of the file.
+        """
         pairs = [(n, row) for n, row in zip(self.numbers, self.values, strict=True) if chosen(row)]
         if not pairs:
             raise ValueError(f"no row of {self.path} is left: none of its {self.read} rows has a text")
@@ -82,13 +84,13 @@ class Rows:
         return len(self.values)
 
     def column(self, name: str) -> list:
-        """Return the values of a column, `None` for a row without it; raise `ValueError` if all rows lack it."""
+        """Return a column, with `None` for a row that lacks it. Raise `ValueError` if all rows lack the column."""
         if name not in self.columns:
             raise ValueError(f"{self.path} has no column {name!r}, only {', '.join(self.columns)}")
         return [row.get(name) for row in self.values]
 
     def texts(self, name: str) -> list[str]:
-        """Return a column of texts; raise `ValueError` for a value that is not a text, or that holds U+0000."""
+        """Return a column of texts. Raise `ValueError` if a value is not a text, or holds U+0000."""
         texts = self.column(name)
         for i, text in zip(self.numbers, texts, strict=True):
             if not isinstance(text, str):
@@ -99,8 +101,8 @@ class Rows:
 
     def lengths(self, name: str, ranges: bool = False) -> list:
         """
-        Return a column of lengths: `40`, `40.0` or `"40"`; with `ranges` also ranges: `[30, 42]` or `"30-42"`. Raise
-        `ValueError` for other values.
+        Return a column of lengths, written as `40`, `40.0` or `"40"`; with `ranges` also ranges, written as `[30, 42]`
+        or `"30-42"`. Raise `ValueError` if a value is something else.
         """
         lengths: list = []
         for i, value in zip(self.numbers, self.column(name), strict=True):
@@ -119,8 +121,8 @@ class Request:
     """A source to generate from, and the row that its output line repeats."""
 
     source: str
-    length: int | tuple[int, int] | None  # requested units or a range; `None` if the model decides
-    reference: str | None  # the requested length may be that of this text
+    length: int | tuple[int, int] | None  # requested length or range; `None` if the model decides
+    reference: str | None  # the requested length may be the length of this text
     number: int  # number of the row in the file, from 1
     columns: str  # the row as JSON, without braces
     names: Mapping[str, str]  # field of an output -> its column in the file
@@ -142,8 +144,9 @@ def requests_of(
     added: Sequence[str] = (),
 ) -> list[Request]:
     """
-    Build the requests of rows. Each row gives one request for the length in `length_column`, or else one request for
-    each of `lengths`. An output adds columns with the `prefix`; `added` names more of them, such as `score`.
+    Build the requests of rows. If `length_column` is given, each row gives one request, for the length in this column.
+    Otherwise each row gives one request for each of `lengths`. The names of the columns that an output adds begin with
+    `prefix`. `added` names more of these columns, such as `score`.
     """
     path = rows.path
     sources = rows.texts("source" if rows.kind == "txt" else source_column)
@@ -170,7 +173,10 @@ def _as_json(row: Mapping[str, Any]) -> str:
 
 
 def _kind_of(path: str, kinds: Sequence[str]) -> str:
-    """Return the kind of a file, such as `"jsonl"`, by its name without `.gz`; raise if it is missing or unknown."""
+    """
+    Return the kind of a file, such as `"jsonl"`, from its extension before `.gz`. Raise `FileNotFoundError` if there
+    is no such file, and `ValueError` if its kind is not in `kinds`.
+    """
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"there is no data file {path}")
@@ -183,7 +189,7 @@ def _kind_of(path: str, kinds: Sequence[str]) -> str:
 
 @contextmanager
 def _with_file_name(path: str, kind: str) -> Iterator[None]:
-    """Add the file name and advice to errors of a reader."""
+    """Turn errors of a reader into `ValueError`, with the file name and advice."""
     try:
         yield
     except StopIteration:  # `datasets` raises it for an empty file
@@ -195,7 +201,7 @@ def _with_file_name(path: str, kind: str) -> Iterator[None]:
 
 
 def _is_utf16(path: str, kind: str) -> bool:
-    """Return whether the first bytes of a text file are UTF-16, with or without a byte order mark."""
+    """Return whether the first bytes of a text file look like UTF-16, with or without a byte order mark."""
     if kind == "parquet" or path.endswith(".gz"):
         return False
     with open(path, "rb") as file:
@@ -233,7 +239,7 @@ def _json_rows(path: str) -> Iterator[dict]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict:
-    _check_names([name for name, _ in pairs])  # a dictionary would keep only the last of two values
+    _check_names([name for name, _ in pairs])  # a dictionary would keep only the last value of a name
     return dict(pairs)
 
 
@@ -250,20 +256,20 @@ def _csv_rows(path: str) -> Iterator[dict[str, str]]:
 
 
 def _check_names(names: list[str]) -> None:
-    """Raise `ValueError` for two columns of the same name."""
+    """Raise `ValueError` if two columns have the same name."""
     if len(set(names)) < len(names):
         raise ValueError(f"two values have the name {max(names, key=names.count)!r}")
 
 
 def _parquet_rows(path: str) -> Iterator[dict]:
-    for row in _dataset(path, "parquet"):  # JSON has no NaN, which becomes `None`
+    for row in _dataset(path, "parquet"):  # JSON has no NaN, so NaN becomes `None`
         yield json.loads(json.dumps(row, default=_as_text), parse_constant=lambda _: None)
 
 
 def _as_text(value: Any) -> str:
     if isinstance(value, bytes):
         raise ValueError(f"a column must hold text or numbers, got bytes {value[:20]!r}; decode or drop it")
-    return str(value)  # these are dates and decimals
+    return str(value)  # dates and decimals become text
 
 
 _READERS: dict[str, Callable[[str], Iterator[dict]]] = {

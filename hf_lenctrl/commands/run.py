@@ -29,16 +29,16 @@ def set_up(args) -> None:
 
 
 def _tokenizer_of(output_dir: str | Path) -> tuple[Path, Path]:
-    """Return the folder of a run's tokenizer, and the path of a temporary folder, which is removed if it exists."""
+    """Return two paths: the folder of a run's tokenizer, and a temporary folder. Remove the latter if it exists."""
     folder = kept(output_dir, "tokenizer")
-    shutil.rmtree(part := folder.with_suffix(".part"), ignore_errors=True)  # a killed run leaves one
+    shutil.rmtree(part := folder.with_suffix(".part"), ignore_errors=True)  # left by a killed run
     return folder, part
 
 
 def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> Path:
     """
-    Return the folder of the tokenizer that a run trains itself. If it does not exist, call `train` to save one in a
-    temporary folder, and rename this folder when it is complete. Call this function in `main_process_first`.
+    Return the folder of the tokenizer that a run trains itself. If the folder does not exist, call `train` to save a
+    tokenizer in a temporary folder, then rename this folder. Call this function in `main_process_first`.
     """
     folder, part = _tokenizer_of(output_dir)
     if not folder.is_dir():
@@ -48,7 +48,7 @@ def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> P
 
 
 def remove_tokenizer(output_dir: str | Path) -> None:
-    """Remove the tokenizer of `trained_tokenizer`, if it exists; rename it first, so that no half tokenizer stays."""
+    """Remove the tokenizer of `trained_tokenizer`. Rename its folder first, so that no incomplete tokenizer stays."""
     folder, part = _tokenizer_of(output_dir)
     if folder.is_dir():
         folder.replace(part)
@@ -57,8 +57,9 @@ def remove_tokenizer(output_dir: str | Path) -> None:
 
 def fit(trainer, record, on_trained: Callable[[Any], str | None] | None = None) -> tuple[dict[str, float], list[str]]:
     """
-    Train a model, resume its training, or load the trained model; then save it. Before saving, call `on_trained` with
-    the Trainer; it may return a sentence for the card. Return the training figures, and sentences about the history.
+    Train a model, resume its training, or load the trained model, and save the model. Before saving, call `on_trained`
+    with the Trainer; this call may return a sentence for the card. Return two values: the training metrics, which are
+    empty if the run was finished before, and sentences about the history.
     """
     args, metrics, done, trained = trainer.args, {}, 0, None
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir)
@@ -75,7 +76,7 @@ def fit(trainer, record, on_trained: Callable[[Any], str | None] | None = None) 
         record.begin(done, len(trainer.train_dataset))
         metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
         state = trainer.state
-        # in a resumed run, Trainer also counts the steps before
+        # the speed that Trainer measures also counts the steps before a resumed start
         metrics["train_seconds_per_step"] = metrics["train_runtime"] / max(1, state.global_step - done)
         trainer.save_metrics("train", metrics)
     trainer.accelerator.wait_for_everyone()  # the first process may still write or delete checkpoints
@@ -83,7 +84,7 @@ def fit(trainer, record, on_trained: Callable[[Any], str | None] | None = None) 
     if on_trained is not None and (sentence := on_trained(trainer)) is not None:
         history.append(sentence)
         logger.info(sentence)
-    trainer.save_model(_internal_call=True)  # without an upload: `publish` uploads the model with its card
+    trainer.save_model(_internal_call=True)  # no upload, because `publish` uploads the model with its card
     return metrics, history
 
 

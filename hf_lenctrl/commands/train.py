@@ -51,15 +51,15 @@ class Data:
 
     splits: dict[str, Any]
     tokenized: dict[str, Any]
-    dropped: dict[int, str]  # rows of splits["test"] that tokenized["test"] lacks -> reason
+    dropped: dict[int, str]  # row of splits["test"] that tokenized["test"] lacks -> reason
     tokenizer: PreTrainedTokenizerBase
     unit: str
     length_tokens: LengthTokens | None
-    limits: tuple[int, int]  # most tokens of a source and of a target
+    limits: tuple[int, int]  # maximum numbers of tokens of a source and of a target
 
 
 def load_data(model_args: ModelArguments, data_args: DataArguments, args, specified: Specified) -> Data:
-    """Load, split and tokenize the rows; write the test rows to `test.jsonl`, for `lenctrl generate`."""
+    """Load, split and tokenize the rows. Write the test rows to `test.jsonl`, for `lenctrl generate`."""
     splits = load_splits(data_args)
     with args.main_process_first(desc="tokenizer"):
         tokenizer = load_tokenizer(model_args, splits["train"], args.output_dir)
@@ -93,7 +93,7 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
 
 
 def check_before(run_args: RunArguments, args) -> None:
-    """Check before training that the steps after training can work: the metrics and the average of checkpoints."""
+    """Check before training that the metrics and the average of checkpoints, which come after training, can work."""
     if run_args.average_checkpoints > 1 and args.load_best_model_at_end:
         raise ValueError("--average_checkpoints takes the mean, --load_best_model_at_end one; leave one of them out")
     if run_args.bleu_tokenizer is not None:
@@ -105,7 +105,10 @@ def check_before(run_args: RunArguments, args) -> None:
 
 
 def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int | None = None) -> dict[str, Any]:
-    """Return `data_collator` and `compute_metrics` for one requested length, or for the lengths of references."""
+    """
+    Return `data_collator` and `compute_metrics` for one requested `length`, or by default for the lengths of the
+    references.
+    """
     measures: dict[str, Any] = {"max_bytes": run_args.rouge_max_bytes, "rouge_unit": run_args.rouge_unit}
     measures |= {"bleu_tokenizer": run_args.bleu_tokenizer, "length": length, **window_in(model.config)}
     return {
@@ -117,7 +120,7 @@ def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int 
 
 
 def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class) -> LengthControlTrainer:
-    """Build the Trainer of a run; noise and packing apply only to training rows."""
+    """Build the Trainer of a run. Noise and packing apply only to training rows."""
     # the metrics find rows of the same source by their inputs
     args.include_for_metrics = [*{*args.include_for_metrics, "inputs"}]
     draws: dict[str, Any] = {name: getattr(run_args, name) for name in DRAWS} | {"seed": args.seed}
@@ -139,8 +142,8 @@ def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class)
 
 def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model_args, data_args, run_args) -> dict:
     """
-    Generate and save outputs for the test rows, with one requested length or with the lengths of the references.
-    Return the figures, and add them to `trainer.run`.
+    Generate and save outputs for the test rows, with one requested `length`, or if `length` is `None` with the lengths
+    of the references. Return the figures, and add them to `trainer.run`.
     """
     name, tokenizer = "test" if length is None else f"test_{length}", data.tokenizer
     run = trainer.run
@@ -183,7 +186,7 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
 
 
 def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[str], produced: list[int]) -> None:
-    """Write a line for each row of `test.jsonl`, in the same order; a dropped row gets the reason, not an output."""
+    """Write a line for each row of `test.jsonl`, in the same order. A dropped row gets the reason, not an output."""
     tested = iter(zip(requested, outputs, produced, strict=True))
     with path.open("w", encoding="utf-8") as file:
         for i, row in enumerate(data.splits["test"]):
@@ -199,12 +202,12 @@ def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, his
     settings |= {name: args.to_dict()[name] for name in HYPERPARAMETERS} | {"processes": args.world_size}
     settings |= {name: getattr(run_args, name) for name in ("packing", "r_drop") if getattr(run_args, name)}
     settings |= {"dropout": model_args.dropout, "average_checkpoints": run_args.average_checkpoints}
-    del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # the other option overrides this one
+    del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # the deleted option has no effect
     # only translations are measured by BLEU
     translates = run_args.bleu_tokenizer or model_args.source_language != model_args.target_language
     name = data_args.dataset_name
     on_hub = name is not None and not Path(name).exists()  # `load_dataset` also takes folders
-    empty: dict[str, Any] = {"tests": {}, "outputs": {}, "sources": [], "references": []}  # `test_at` fills these
+    empty: dict[str, Any] = {"tests": {}, "outputs": {}, "sources": [], "references": []}  # filled by `test_at`
     return TrainingRun(
         **empty,
         data=name if on_hub else Path(name or data_args.train_file).name,  # the card does not show the local path
@@ -222,7 +225,7 @@ def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, his
 
 
 def main(argv=None) -> dict:
-    """Train and test a model; return the metrics, which are also in `<output_dir>/all_results.json`."""
+    """Train and test a model. Return the metrics, which are also in `<output_dir>/all_results.json`."""
     if is_causal(given_options(argv)):
         return causal.main(argv)
     arguments, specified = parse_specified(CLASSES, argv, __doc__)
@@ -231,8 +234,8 @@ def main(argv=None) -> dict:
 
 def is_causal(given: dict[str, str]) -> bool:
     """
-    Return whether a run trains a causal model: by its base model, or by its options if they name no model. Raise
-    `ValueError` for options of the other kind of model.
+    Return whether a run trains a causal model. The base model decides; if it is not named or cannot be loaded, the
+    names of the options decide. Raise `ValueError` if options belong to the other kind of model.
     """
     names = [{f.name for cls in classes for f in fields(cls) if f.init} for classes in (CLASSES, CAUSAL)]
     seq2seq, only_causal = (sorted(given.keys() & (own - other)) for own, other in (names, names[::-1]))
@@ -264,7 +267,7 @@ def run(
     *,
     specified: Specified,
 ) -> dict:
-    """Train and test a model, write its card, and return the metrics; `trainer_class` builds the Trainer."""
+    """Train and test a model, write its card, and return the metrics. `trainer_class` builds the Trainer."""
     set_up(args)  # before anything is logged
     check_before(run_args, args)
     check_options(model_args, data_args, run_args, specified)

@@ -21,14 +21,15 @@ def add_length_constraint(manager: ContinuousBatchingManager, tokenizer, length_
     Enable lengths in the requests of a manager: `manager.add_request(ids, length=75, length_unit="character")`.
 
     Args:
-        manager (`ContinuousBatchingManager`): The result of `model.init_continuous_batching(...)`, before it starts.
+        manager (`ContinuousBatchingManager`): The result of `model.init_continuous_batching(...)`, not started yet.
         tokenizer: The model's tokenizer.
         length_units (`Sequence[str]`, *optional*): Units whose tables are built now, which takes seconds. The table of
-            another unit is built at the first request for it, while all requests wait. `"module:name"` is a unit of
-            your own; requests use the same name.
+            another unit is built at the first request for this unit, while all requests wait. `"module:name"` is a
+            unit of your own; requests use the same name.
 
-    Raises: `ValueError`: for a manager that has started, that uses async batching, compilation or CUDA graphs, or that
-    has no EOS; for a length-controlled model; for a unit that the tokenizer cannot count.
+    Raises:
+        `ValueError`: if the manager has started, uses async batching, compilation or CUDA graphs, or has no EOS; if
+            the model is length-controlled; or if the tokenizer cannot count a unit.
     """
     config, model = manager.continuous_batching_config, manager.model
     if manager.is_running() or manager.batch_processor is not None:
@@ -65,8 +66,8 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
     """
     A logits processor that keeps outputs within or at the requested lengths, in any unit, by masking logits.
 
-    It keeps the count of a request from step to step, by the request's id. A request that was not in the last step is
-    counted from its start: it is new, it is a copy, or it was evicted.
+    The processor stores the count of each request of the last step, by the request's id. A request that was not in the
+    last step is counted from its start, because it is new, a copy, or was evicted.
     """
 
     supported_kwargs: dict[str, type] = dict.fromkeys(FIELDS, object)  # `check` checks their values
@@ -79,13 +80,13 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         self.points: dict[str, Point] = {}  # request of the last step -> its text so far
 
     def count(self, name: str, unit: str | Unit | None = None) -> None:
-        """Build the table of a unit, by default the unit `name`; raise `ValueError` if it cannot be counted."""
+        """Build the table of a unit, by default the unit `name`. Raise `ValueError` if the unit cannot be counted."""
         if name not in self.counters:
             table = UnitTable.from_tokenizer(self.tokenizer, unit or name).padded(self.vocab_size)
             self.counters[name] = Counter(table, self.device)
 
     def check(self, kwargs: dict) -> None:
-        """Raise `ValueError` for an invalid length, a unit that cannot be counted, or `length_from`."""
+        """Raise `ValueError` if the length is invalid, the unit cannot be counted, or `length_from` is given."""
         if (asked := Asked.of(kwargs)) is not None:
             if asked.length_from is not None:
                 raise ValueError(
@@ -99,7 +100,7 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
-        """Count the new tokens of the requests; their logits are the first rows, in the same order."""
+        """Count the new tokens of the requests. Their logits are the first rows, in the same order."""
         known, self.points = self.points, {}
         rows = (self._row(index, request.state, known) for index, request in enumerate(requests_with_new_token))
         self.rows = [row for row in rows if row is not None]
@@ -111,7 +112,7 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         written = state.to_generation_output().generated_tokens  # these include the tokens before an eviction
         before = len(written) - len(state.generated_tokens)
         point = known.get(state.request_id, _START)
-        point = _START if len(written) < point.tokens else point  # another request has taken the name
+        point = _START if len(written) < point.tokens else point  # another request has taken the id
         point = self.counters[asked.unit].after(point, written[point.tokens :])
         self.points[state.request_id] = point
         limit = 2**31 if state.max_new_tokens is None else before + state.max_new_tokens
@@ -123,7 +124,7 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
 
 
 class _Processors(ContinuousBatchingLogitsProcessorList):
-    """The processors of a manager, with the constraint first: top-k and top-p then choose among allowed tokens."""
+    """The processors of a manager. The constraint is first, so that top-k and top-p choose among allowed tokens."""
 
     def __init__(self, constraint: LengthConstraint, others: ContinuousBatchingLogitsProcessorList):
         processors = LogitsProcessorList([constraint, *others.logits_processor])
@@ -131,7 +132,7 @@ class _Processors(ContinuousBatchingLogitsProcessorList):
         self.constraint, self.tensors_required = constraint, others.tensors_required + 1
 
     def check_kwargs(self, kwargs: dict) -> None:
-        """Raise an error for invalid arguments of a request, before it is scheduled; only this request fails."""
+        """Raise an error if the arguments of a request are invalid, before scheduling. Only this request fails."""
         super().check_kwargs(kwargs)
         self.constraint.check(kwargs)
 

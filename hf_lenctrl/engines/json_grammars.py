@@ -1,4 +1,4 @@
-"""Compile a JSON Schema by xgrammar or llguidance, to masks over a vocabulary."""
+"""Compile a JSON Schema to masks over a vocabulary, by xgrammar or llguidance."""
 
 import json
 from collections.abc import Callable
@@ -42,7 +42,7 @@ class _LLGuidance:
 
     def allowed(self) -> np.ndarray:
         self.matcher.unsafe_compute_mask_ptr(self.bitmask.ctypes.data, self.bitmask.nbytes)
-        if error := self.matcher.get_error():  # at a limit of the parser the mask would end the output
+        if error := self.matcher.get_error():  # such as a limit of the parser; the mask would then end the output
             raise RuntimeError(f"llguidance cannot read on: {error}")
         return self.bitmask
 
@@ -50,8 +50,8 @@ class _LLGuidance:
         return _LLGuidance(self.matcher.deep_copy(), self.bitmask, self.eos, self.ended)
 
 
-# The state of an output in a grammar. `read` reads an entry, and returns whether the grammar allows it; after False,
-# read no more. `allowed` returns the entries that may follow, as bits (words,). `ended` says whether EOS was read.
+# The state of an output in a grammar. `read` reads an entry, and returns whether the grammar allows the entry; after
+# False, read no more. `allowed` returns the entries that may follow, as bits (words,). `ended` says if EOS was read.
 Matcher = _XGrammar | _LLGuidance
 
 
@@ -59,17 +59,17 @@ def compile_schema(
     name: str, schema: dict[str, Any], tokenizer, size: int, eos: tuple[int, ...]
 ) -> Callable[[], Matcher]:
     """
-    Compile a JSON Schema; return a function that makes a new `Matcher`, for the start of a text.
+    Compile a JSON Schema. Return a function that makes a new `Matcher` for the start of a text.
 
     Args:
         name (`str`): `"xgrammar"` or `"llguidance"`.
         schema (`dict`): A JSON Schema.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
-        size (`int`): Entries of its vocabulary.
+        size (`int`): Number of entries in the vocabulary.
         eos (`tuple[int, ...]`): Ids that end an output.
 
     Raises:
-        `ImportError`, `ValueError`: without the library; for a schema that llguidance cannot compile.
+        `ImportError`, `ValueError`: if the library is not installed; if llguidance cannot compile the schema.
     """
     bits = np.empty(-(-size // 32), dtype=np.int32)
     try:

@@ -1,4 +1,4 @@
-"""Find the string of a JSON Schema in which a text so far ends, and its length limits; needs no engine or torch."""
+"""Find the string of a JSON Schema in which an incomplete JSON text ends, and its length limits; needs no engine."""
 
 import copy
 import json
@@ -11,7 +11,7 @@ from ..lengths import is_integer
 
 LENGTHS = ("minLength", "maxLength")
 CALL = 'pass {"type": "object", "properties": {"title": {"type": "string", "maxLength": 40}}, "required": ["title"]}'
-# these keywords hold a schema, named schemas, or a list of schemas
+# keywords whose value is a schema, a dictionary of schemas, or a list of schemas
 _ONE: tuple[str, ...] = (
     "additionalProperties",
     "items",
@@ -26,15 +26,15 @@ _ONE: tuple[str, ...] = (
 _ONE += ("unevaluatedItems", "unevaluatedProperties")
 _NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-_SAME = ("allOf", "anyOf", "oneOf")  # their schemas apply to the value itself
-# their schemas apply to values inside the value
+_SAME = ("allOf", "anyOf", "oneOf")  # schemas of these keywords apply to the value itself
+# schemas of these keywords apply to values inside the value
 _BELOW = ("properties", "additionalProperties", "items", "prefixItems")
-# The states of a finite automaton that reads a string: 1 after a backslash, 2 to 6 inside \uXXXX, 7 to 13 inside the
-# UTF-8 bytes of a character.
+# The states of a finite automaton that reads a string: 0 between characters, 1 after a backslash, 2 to 6 inside
+# \uXXXX, 7 to 13 inside the UTF-8 bytes of a character.
 PLAIN, ESCAPED, FIRST_DIGIT, AFTER_D, AFTER_DIGIT, ONE_MORE, TWO_MORE, THREE_MORE = 0, 1, 2, 3, 4, 11, 12, 13
 STATES = range(14)
 _NEXT_DIGIT = {AFTER_D: 5, AFTER_DIGIT: 5, 5: 6, 6: PLAIN}
-# first and last byte that may follow, and the state after it; U+D800 to U+DFFF and overlong forms are invalid UTF-8
+# first and last byte that may follow, and the next state; U+D800 to U+DFFF and overlong forms are invalid UTF-8
 _CONTINUES = {
     7: (0x80, 0x9F, ONE_MORE),
     8: (0xA0, 0xBF, ONE_MORE),
@@ -63,12 +63,12 @@ class Places:
     The places of values in a JSON Schema, and the length limits of a string at each place.
 
     Args:
-        schema (`dict`): A JSON Schema. `plain` is the same schema without `minLength` and `maxLength`.
+        schema (`dict`): A JSON Schema. The attribute `plain` is the same schema without `minLength` and `maxLength`.
 
     Raises:
-        `TypeError`, `ValueError`: for an invalid schema; for a length that is not a whole number, that no string can
-            have, that is below an unsupported keyword (`patternProperties`, `not`, ...), or that goes with `pattern`,
-            `format`, or texts in `enum` and `const`.
+        `TypeError`, `ValueError`: if the schema is invalid; if a length is not an integer of at least 0, if no string
+            can have it, if it is below an unsupported keyword (`patternProperties`, `not`, ...), or if it is combined
+            with `pattern`, `format`, or texts in `enum` and `const`.
 
     Example:
 
@@ -88,7 +88,7 @@ class Places:
         self._check_lengths()
         self.root = self._place(["#"])
         places, reached = [self.root], set[str]()
-        for place in places:  # the list grows by reachable places: a breadth-first search
+        for place in places:  # a breadth-first search, which appends reachable places to the list
             reached |= set(place)
             self._check(place)
             places += [new for new in dict.fromkeys(self._children(place)) if new not in places]
@@ -114,13 +114,19 @@ class Places:
         return self._place(found)
 
     def bounds(self, place: Place) -> Bounds:
-        """Return the strictest length limits of a place: a string within them is valid for all its schemas."""
+        """
+        Return the strictest length limits of a place. A string within these limits is within the limits of all schemas
+        of the place.
+        """
         nodes = [self.schemas[pointer] for pointer in place]
         high = [node["maxLength"] for node in nodes if "maxLength" in node]
         return Bounds(max([node.get("minLength", 0) for node in nodes], default=0), min(high, default=None))
 
     def _place(self, pointers: list[str]) -> Place:
-        """Build a place: the pointers, and the schemas that they refer to; skip `true` and missing schemas."""
+        """
+        Build a place: the JSON pointers, and the schemas to which their `$ref`, `allOf`, `anyOf` and `oneOf` lead.
+        Skip `true` and missing schemas.
+        """
         found: dict[str, None] = {}
         waiting = list(pointers)
         while waiting:
@@ -180,7 +186,7 @@ class Places:
 
 
 def _schemas(node: Any, pointer: str) -> Iterator[tuple[str, dict]]:
-    """Yield each schema in a schema, with its JSON pointer; values of `enum`, `const` or `default` are no schemas."""
+    """Yield a schema and all schemas inside it, with JSON pointers. Skip values of `enum`, `const` and `default`."""
     if not isinstance(node, dict):
         return
     yield pointer, node
@@ -203,7 +209,8 @@ def _escape(key: str) -> str:
 def read_character(state: int, byte: int) -> int:
     """
     Return the state after a byte inside a string; -1 if the byte is invalid here. Escaped surrogates (`\\ud800` to
-    `\\udfff`) are invalid: a single one is no character, and a pair can be written as its character.
+    `\\udfff`) are invalid, because a single surrogate is no character, and a pair can be written as the character
+    itself.
     """
     if state == PLAIN:
         if byte >= 0x80:
@@ -223,8 +230,8 @@ def read_character(state: int, byte: int) -> int:
 
 class Reader:
     """
-    A reader of a JSON text, byte by byte. It tracks whether the text is inside a string, at which place of the schema,
-    and the characters of the string so far.
+    A reader of a JSON text, byte by byte. It tracks whether the text is inside a string, the place of the string in
+    the schema, and the number of its characters so far.
 
     A character counts at its first byte, an escape at its backslash. The text must follow the grammar.
     """

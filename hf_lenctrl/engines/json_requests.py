@@ -1,4 +1,4 @@
-"""Keep string lengths in a request to an engine that already masks logits by a grammar; needs no engine."""
+"""Keep string lengths in requests to an engine that already masks logits by a grammar; needs no engine."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from .json_places import Places, Reader
 from .json_strings import StringLengths, forbid
 
 
-JSON = "json_strings"  # the argument of a request
+JSON = "json_strings"  # name of the argument of a request
 CALL = (
     f'pass extra_args={{"{JSON}": schema}} and StructuredOutputsParams(json=Places(schema).plain); '
     "from hf_lenctrl.engines.json_places import Places"
@@ -26,7 +26,7 @@ def schema_of(extra_args: Any, structured_outputs: Any) -> dict[str, Any]:
         structured_outputs (`StructuredOutputsParams`, *optional*): `json` is the schema that the engine follows.
 
     Raises:
-        `ValueError`: for a schema whose lengths cannot be kept, or if the engine does not follow the same schema
+        `ValueError`: if the lengths of the schema cannot be kept, or if the engine does not follow the same schema
             without lengths. Otherwise the engine would mask the model's first choice, or the output would not be JSON.
     """
     given = [extra_args[JSON], getattr(structured_outputs, "json", None)]
@@ -41,20 +41,22 @@ def schema_of(extra_args: Any, structured_outputs: Any) -> dict[str, Any]:
 
 
 class Text(NamedTuple):
-    """An output so far: its number of tokens, and its reader; `None` for invalid JSON, such as a rejected draft."""
+    """
+    An output so far: the number of tokens, and the reader, `None` if the JSON is invalid (as in a rejected draft).
+    """
 
     tokens: int
     reader: Reader | None
 
 
 class JsonRequest:
-    """The string lengths of a request: reads its text, and masks a row of logits that the grammar has masked."""
+    """The string lengths of a request. It reads the text, and masks a row of logits that the grammar has masked."""
 
     def __init__(self, schema: dict[str, Any], tokenizer):
         self.lengths = StringLengths(schema, tokenizer)
 
     def start(self, prompt: Sequence[int] | None = None) -> Text:
-        """Return the `Text` of an empty output; the prompt does not count."""
+        """Return the `Text` of an empty output; the prompt is ignored."""
         return Text(0, Reader(self.lengths.places))
 
     def after(self, text: Text, tokens: Sequence[int]) -> Text:

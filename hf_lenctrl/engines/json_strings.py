@@ -1,4 +1,4 @@
-"""Generate JSON whose strings keep their lengths and end after a whole word, together with any grammar engine."""
+"""Generate JSON whose strings keep their length limits and end after a whole word, with any grammar engine."""
 
 import functools
 import json
@@ -18,21 +18,22 @@ from .json_grammars import GRAMMARS, Matcher, compile_schema
 from .json_places import PLAIN, STATES, Places, Reader, read_character
 
 
-_NEVER = 2**30  # characters of a forbidden entry
+_NEVER = 2**30  # number of characters that stands for a forbidden entry
 
 
 class StringVocabulary:
     """
-    The effect of each entry of a vocabulary inside a string and at the start of a string, as bit masks of 32 bits.
+    The effect of each entry of a vocabulary inside a string and at the start of a string, as bit masks in words of 32
+    bits.
 
-    An entry that ends a string may also open the next string, but not add characters to it. An entry that begins a
-    string may not end the same string. The model can always emit two entries instead.
+    An entry that ends a string may also open the next string, but must not add characters to the next string. An entry
+    that begins a string must not end the same string. The model can always emit two entries instead.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
 
     Raises:
-        `ValueError`: for a tokenizer without a decoder, or without an entry `"` that ends a string.
+        `ValueError`: if the tokenizer has no decoder, or no entry `"` that ends a string.
     """
 
     def __init__(self, tokenizer):
@@ -43,7 +44,7 @@ class StringVocabulary:
             raise ValueError(f"no string can end: {type(tokenizer).__name__} has no entry of one quote; pass another")
         self.pieces = [text_of(data) for data in self.data]
         self.words = -(-self.size // 32)
-        # (V,) added characters and (V,) ends of strings, for each state
+        # for each state: (V,) number of added characters, and (V,) whether the entry ends the string
         self.facts = [self._facts(state) for state in STATES]
         added, closes = self.facts[PLAIN]
         self.longest = int(added[added < _NEVER].max())
@@ -56,7 +57,7 @@ class StringVocabulary:
             self.fits(PLAIN, left)
 
     def bits(self, allowed: np.ndarray) -> np.ndarray:
-        """Pack booleans `(V,)`, or fewer, for the first entries of the vocabulary, into bits `(words,)`."""
+        """Pack booleans into bits `(words,)`. `allowed` has at most `V` values, for the first entries."""
         padded = np.zeros(32 * self.words, dtype=bool)
         padded[: len(allowed)] = allowed
         return np.packbits(padded, bitorder="little").view(np.int32)
@@ -91,8 +92,8 @@ class StringVocabulary:
         return self.bits(~closes | (added >= missing))
 
     def _start_facts(self) -> None:
-        heads: dict[bytes, int] = {}  # text before the first quote -> number
-        self.head = np.full(self.size, -1)  # (V,) number of the head, -1 if no string begins
+        heads: dict[bytes, int] = {}  # text before the first quote -> index
+        self.head = np.full(self.size, -1)  # (V,) index of this text, -1 if no string begins
         self.added = np.zeros(self.size, dtype=int)  # (V,) characters after the quote
         for i, data in enumerate(self.data):
             before, quote, behind = data.partition(b'"')
@@ -103,7 +104,9 @@ class StringVocabulary:
         self.heads = list(heads)
 
     def begins(self, reader: Reader) -> np.ndarray:
-        """Return the allowed entries outside of strings, `(words,)`: a string that an entry begins must fit."""
+        """
+        Return the entries allowed outside of strings, `(words,)`. A string that an entry begins must not be too long.
+        """
         highs = []
         for head in self.heads:
             high = _NEVER - 1
@@ -131,7 +134,7 @@ def _vocabulary(tokenizer) -> StringVocabulary:
 
 class StringLengths:
     """
-    The lengths of the strings of a schema as masks over a vocabulary, to be combined with the mask of a grammar.
+    The length limits of the strings of a schema, as masks over a vocabulary that are combined with a grammar's mask.
 
     Args:
         schema (`dict`): A JSON Schema; `Places` says which schemas raise an error.
@@ -140,11 +143,12 @@ class StringLengths:
 
     def __init__(self, schema: dict[str, Any], tokenizer):
         self.places, self.vocabulary = Places(schema), _vocabulary(tokenizer)
-        self.begins: dict[tuple, np.ndarray] = {}  # place -> mask
+        self.begins: dict[tuple, np.ndarray] = {}  # `Reader.where` -> mask
 
     def allowed(self, reader: Reader, grammar: np.ndarray, scores: torch.Tensor) -> tuple[np.ndarray, int | None]:
         """
-        Return the allowed entries after a text, `(words,)`; and the model's first choice if a string must end instead.
+        Return two values: the allowed entries after a text, `(words,)`, and the model's first choice if a string must
+        end instead, otherwise `None`.
 
         Args:
             reader (`Reader`): The text so far.
@@ -184,7 +188,7 @@ class StringLengths:
         Args:
             ids (`list[int]` of length `positions`): The entries of the output, with or without EOS.
             firsts (`list[int]` of length `positions`): The model's first choice at each position, among the entries
-                that the grammar allows; `None` where it is not needed.
+                that the grammar allows; `None` where no string had to end.
         """
         reader, text, edits, pieces = Reader(self.places), bytearray(), [], self.vocabulary.pieces
         for k, (i, first) in enumerate(zip(ids, firsts, strict=True)):
@@ -216,7 +220,7 @@ def _first(grammar: np.ndarray, scores: torch.Tensor) -> int:
 
 
 def forbid(allowed: np.ndarray, scores: torch.Tensor) -> torch.Tensor:
-    """Mask the scores `(vocab_size,)` of all entries that are not `allowed (words,)`, in place."""
+    """Mask in place the scores `(vocab_size,)` of all entries that are not `allowed (words,)`; return the scores."""
     bits = np.unpackbits(allowed.view(np.uint8), count=len(scores), bitorder="little").view(bool)
     return scores.masked_fill_(~torch.from_numpy(bits).to(scores.device), -torch.inf)
 
@@ -233,24 +237,25 @@ class _Row:
 
 class JsonStringsLogitsProcessor(LogitsProcessor):
     """
-    A logits processor for JSON that follows a schema, with each string within its `minLength` and `maxLength`, for any
-    causal model; greedy, beam search or sampling. It needs a grammar engine: `pip install "hf_lenctrl[json]"`.
+    A logits processor for JSON that follows a schema, with each string within its `minLength` and `maxLength`. It
+    works with any causal model and with greedy search, beam search or sampling. It needs a grammar engine:
+    `pip install "hf_lenctrl[json]"`.
 
     The grammar engine gets the schema without lengths, so a step takes the same time at any length. In a string,
     entries that are too long are masked, and the closing quote is masked until the string is long enough. An escape
     (`\\n`, `\\u00e9`) is one character. If the model's first choice is too long, the string ends; `finish` then
-    removes a word that is cut. Make one processor for each call of `generate`.
+    removes a word that is cut. Each call of `generate` needs its own processor.
 
     Args:
         schema (`dict`): A JSON Schema.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
         prompt_length (`int`, *optional*, defaults to 0): Number of ids before the JSON.
         eos_token_id (`int` or `list[int]`, *optional*): Ids that end an output; by default the tokenizer's EOS.
-        grammar (`str`, *optional*, defaults to `"xgrammar"`): The grammar engine, or `"llguidance"`.
+        grammar (`str`, *optional*, defaults to `"xgrammar"`): The grammar engine, `"xgrammar"` or `"llguidance"`.
 
     Raises:
-        `TypeError`, `ValueError`, `ImportError`: for a schema whose lengths cannot be kept, see `Places`; for a
-            tokenizer whose entries are unknown; for an unknown grammar engine, or without it.
+        `TypeError`, `ValueError`, `ImportError`: if the lengths of the schema cannot be kept, see `Places`; if the
+            texts of the tokenizer's entries are unknown; or if the grammar engine is unknown or not installed.
     """
 
     supports_continuous_batching = False
@@ -312,7 +317,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         for i, parent in enumerate(parents):
             if parent is None:
                 row = self._start()
-            else:  # the cost of a copy grows with the text
+            else:  # copy only if needed, because the cost grows with the text
                 row = self.rows[parent].copy() if parent in parents[i + 1 :] else self.rows[parent]
             rows.append(row)
             for entry in self.written[i, 0 if parent is None else -1 :].tolist():
@@ -335,7 +340,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         Return the JSON of an output, see `StringLengths.finish`.
 
         `ids (sequence_length,)` are a row that `generate` returned, with the prompt, because rows of equal JSON may
-        have different prompts. Raise `ValueError` for ids without a prompt.
+        have different prompts. Raise `ValueError` if the ids are not longer than the prompt.
         """
         ids, start = tuple(int(i) for i in ids), self.prompt_length
         if len(ids) <= start:

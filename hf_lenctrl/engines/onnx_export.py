@@ -24,7 +24,7 @@ _LARGEST = 1_900_000_000  # bytes; an ONNX file holds at most 2 GB, so more weig
 
 
 def import_onnxruntime():
-    """Import onnxruntime, or raise `ImportError` with the install command."""
+    """Import onnxruntime and return the module. Raise `ImportError` with the install command if it is missing."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -57,8 +57,8 @@ class _Encoder(nn.Module):
 class _Decoder(nn.Module):
     """
     The graph of the decoder with its head, for `T` ids after `P` cached ids; `P` may be 0. It projects only the
-    encoder states that are not in the cache: all at the first step, none later, even if the caller passes them again.
-    So one graph without branches serves every step.
+    encoder states that are not in the cache: all states at the first step, none later, even if the caller passes the
+    states again. So one graph without branches serves every step.
     """
 
     def __init__(self, model):
@@ -69,7 +69,7 @@ class _Decoder(nn.Module):
         cache = EncoderDecoderCache(
             *(DynamicCache(list(zip(past[i::4], past[i + 1 :: 4], strict=True))) for i in (0, 2))
         )
-        cache.is_updated = dict.fromkeys(cache.is_updated, False)  # cross-attention then appends new states
+        cache.is_updated = dict.fromkeys(cache.is_updated, False)  # so that cross-attention appends the new states
         new, before, known = input_ids.shape[1], past[0].shape[2], past[2].shape[2]
         query = torch.arange(new).unsqueeze(1) + before  # (T, 1)
         causal = _mask(torch.arange(before + new) <= query)[None, None]  # (1, 1, T, P + T)
@@ -89,7 +89,7 @@ class _Decoder(nn.Module):
 
 
 def _check_kind(model) -> None:
-    """Raise `ValueError` for a model that the export does not support."""
+    """Raise `ValueError` if the export does not support the model."""
     config = getattr(model, "config", None)
     if config is None or not config.is_encoder_decoder or not getattr(config, "length_controlled", False):
         raise ValueError(
@@ -116,8 +116,11 @@ def cache_names(layers: int) -> list[str]:
 
 
 def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tensor, dict]], list[str]]]:
-    """Yield for each graph: file, module, inputs (an example and the names of its free dimensions), outputs."""
-    # the exporter merges two inputs that are one tensor, and fixes a dimension of size 0 or 1
+    """
+    Yield for each graph its file name, module, inputs and output names. An input is an example tensor, with the names
+    of its dynamic dimensions.
+    """
+    # the exporter merges inputs that are the same tensor, and makes dimensions of size 0 or 1 constant
     batch, source, new, before, known = 2, 9, 3, 4, 5
 
     def ids(columns):
@@ -127,7 +130,7 @@ def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tenso
     rows, length = {0: "batch_size"}, torch.full((batch,), 20)
     columns = rows | {1: "encoder_sequence_length"}
     inputs = {"input_ids": (ids(source), columns), "attention_mask": (ids(source), columns)}
-    if model.config.encoder_length_embedding:  # transformers.js passes no other input to an encoder
+    if model.config.encoder_length_embedding:  # only here, because transformers.js passes no length to an encoder
         inputs["length"] = (length, rows)
     yield ENCODER, _Encoder(model), inputs, ["last_hidden_state"]
 
@@ -146,7 +149,7 @@ def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tenso
     }
     for name, tensor in zip(names, tensors, strict=True):
         side = "decoder" if "decoder" in name else "encoder"
-        # in the example some encoder states are not cached, so that their number stays free
+        # some encoder states are not cached here, so that the number of cached states stays dynamic
         kept = tensor if side == "decoder" else tensor[:, :, :known].clone()
         inputs[f"past_key_values.{name}"] = kept, rows | {2: f"past_{side}_sequence_length"}
     yield DECODER, _Decoder(model), inputs, ["logits", *(f"present.{name}" for name in names)]
@@ -157,9 +160,9 @@ def export_onnx(model, tokenizer, output_dir: str | Path, quantization: str = "f
     """
     Export a length-controlled model for ONNX Runtime, in Python or in a browser, into a folder.
 
-    It writes `onnx/encoder_model.onnx` and `onnx/decoder_model_merged.onnx`. Their inputs and outputs have the names
-    that optimum and transformers.js use, and there are new inputs `length (B,)` and `progress (B, T)`. The decoder
-    gets an empty cache at the first step. It also writes the configurations, the tokenizer and `lenctrl.json`.
+    The function writes `onnx/encoder_model.onnx` and `onnx/decoder_model_merged.onnx`. Their inputs and outputs have
+    the names that optimum and transformers.js use; the inputs `length (B,)` and `progress (B, T)` are new. The decoder
+    needs an empty cache at the first step. The folder also gets the configurations, the tokenizer and `lenctrl.json`.
 
     Args:
         model (`PreTrainedModel`): A length-controlled encoder-decoder with its head, in float32 or half precision.
@@ -168,9 +171,9 @@ def export_onnx(model, tokenizer, output_dir: str | Path, quantization: str = "f
         quantization (`str`, *optional*, defaults to `"float32"`): `"int8"` gives weights of 8 bits.
 
     Raises:
-        `ValueError`: for a model without an encoder or without length control, with a length head or with an unfilled
-            unit table, and for an unknown quantization.
-        `ImportError`: without onnxruntime.
+        `ValueError`: if the model has no encoder or no length control; if it has a length head, an unfilled unit
+            table, or no classes of its own (`LenCtrlForSeq2SeqLM`); or if the quantization is unknown.
+        `ImportError`: if onnxruntime is not installed.
     """
     import_onnxruntime()
     _check_kind(model)
@@ -181,7 +184,7 @@ def export_onnx(model, tokenizer, output_dir: str | Path, quantization: str = "f
     write_rules(model, output_dir)
     config = copy.deepcopy(model.config)
     config.architectures, config.dtype = [type(model).__name__], "float32"
-    for name in ("auto_map", "custom_pipelines"):  # the code that they name is not in this folder
+    for name in ("auto_map", "custom_pipelines"):  # these name code that is not in this folder
         vars(config).pop(name, None)
     config.to_json_file(Path(output_dir, "config.json"), use_diff=False)
     model.generation_config.save_pretrained(output_dir)
@@ -218,9 +221,7 @@ def _write(module: nn.Module, inputs: dict, outputs: list[str], path: Path) -> N
 
 
 def _quantize(path: Path) -> None:
-    """
-    Quantize the weights to unsigned integers of 8 bits; products of signed ones saturate on some processors.
-    """
+    """Quantize the weights to unsigned 8-bit integers, because signed products saturate on some processors."""
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -256,7 +257,7 @@ def _transpose_tied(graph, onnx) -> None:
 
 class _MarianConverter(SpmConverter):
     """
-    Converts a `MarianTokenizer` to `tokenizer.json`, for JavaScript. The ids are those of `vocab.json`, not of
+    A converter of a `MarianTokenizer` to `tokenizer.json`, for JavaScript. The ids are those of `vocab.json`, not of
     SentencePiece.
     """
 

@@ -27,7 +27,7 @@ class _Session:
         self.outputs = [each.name for each in self.session.get_outputs()]
 
     def __call__(self, **tensors: torch.Tensor) -> dict[str, torch.Tensor]:
-        # a graph has no input that its model does not read, such as the length in most encoders
+        # a graph has only inputs that its model reads; most encoders, for example, do not read the length
         feeds = {name: tensors[name].contiguous().numpy() for name in self.inputs}
         return dict(zip(self.outputs, map(torch.from_numpy, self.session.run(None, feeds)), strict=True))
 
@@ -49,7 +49,7 @@ class _Encoder(nn.Module):
 
 
 class _Past:
-    """The decoder's cache: input names of the graph -> tensors of shape `(rows, heads, positions, width)`."""
+    """The decoder's cache. `tensors` maps inputs of the graph to tensors `(rows, heads, positions, width)`."""
 
     is_compileable = False
 
@@ -63,7 +63,7 @@ class _Past:
         return next(tensor.shape[2] for name, tensor in self.tensors.items() if ".decoder." in name)
 
     def update(self, outputs: dict[str, torch.Tensor]) -> None:
-        """Replace the tensors by the new cache in the outputs of a step."""
+        """Replace the tensors with the new cache from the outputs of a step."""
         self.tensors = {name: outputs[name.replace("past_key_values", "present")] for name in self.tensors}
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
@@ -86,10 +86,10 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
 
     Args:
         folder (`str` or `Path`): The output folder of `lenctrl export`.
-        threads (`int`, *optional*, defaults to 0): Threads of a step; 0 lets ONNX Runtime choose.
+        threads (`int`, *optional*, defaults to 0): Number of threads; 0 lets ONNX Runtime choose.
 
     Raises:
-        `ImportError`: without onnxruntime.
+        `ImportError`: if onnxruntime is not installed.
 
     Example:
 
@@ -129,7 +129,9 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         return self.encoder
 
     def get_output_embeddings(self):
-        """Return a layer without weights in the shape of the head, which the pipeline compares with the tokenizer."""
+        """
+        Return a layer without data in the shape of the head. The pipeline compares this shape with the tokenizer.
+        """
         return nn.Linear(self.config.d_model, self.table.weights.shape[1], bias=False, device="meta")
 
     @takes_cache
@@ -167,10 +169,10 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         return Seq2SeqLMOutput(logits=outputs["logits"], **{CACHE: past})
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
-        """Add the progress, counted from all ids of each row so far; beam search has already reordered the rows."""
+        """Add the progress, counted from all ids of each row so far. Beam search has already reordered the rows."""
         inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         progress = self.table.progress(input_ids)  # (rows, T)
         return inputs | {"progress": progress[:, -inputs["decoder_input_ids"].shape[1] :]}
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
-        """Do nothing: the first step makes the cache."""
+        """Do nothing, because the first step makes the cache."""

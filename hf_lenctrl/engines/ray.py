@@ -27,18 +27,19 @@ class LengthControlledGenerator:
         )
 
     Args:
-        model (`str`): Folder or Hub name.
+        model (`str`): Folder or Hub name of the model.
         text_column (`str`, *optional*, defaults to `"text"`): Column of the sources.
         length_column (`str`, *optional*, defaults to `"length"`): Column of lengths, 40 or `"40"`, or of ranges, `[30,
             42]` or `"30-42"`; ignored if the options have `length` or `length_ratio`. `None` means the model's default
             length.
         dtype (`str`, *optional*): Type of the weights, such as `"bfloat16"`.
         options: Options of a call of `LengthControlledGenerationPipeline`: `length_constraint="max"`, `num_beams=4`,
-        `batch_size=32` (the number of texts in one batch of the model), and others.
+            `batch_size=32` (the number of texts in one batch of the model), and others.
 
     Raises:
-        `TypeError`, `ValueError`: for `num_return_sequences`, `references` and several lengths of a text, because a
-            row has one output; for a batch that lacks a column or has an invalid length. Also errors of the pipeline.
+        `TypeError`, `ValueError`: if the options have `num_return_sequences`, `references` or several lengths of a
+            text, because a row has one output; if a batch lacks a column or has an invalid length. Also the errors of
+            the pipeline.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Read the requested length of a request to an engine, count its text, and mask its logits; needs no engine."""
+"""Read the length of a request to an engine, count the text, and mask the logits; needs no engine."""
 
 import math
 from collections import defaultdict
@@ -29,7 +29,7 @@ class Asked:
     low: int
     high: int
     length_from: str | tuple[int, ...] | None = None  # the marker between the thoughts and the answer
-    budget: int | None = None  # the most tokens of the thoughts
+    budget: int | None = None  # maximum number of tokens of the thoughts
 
     @property
     def counted(self) -> Any:
@@ -39,16 +39,17 @@ class Asked:
     @classmethod
     def of(cls, extra_args: dict[str, Any] | None) -> "Asked | None":
         """
-        Return the requested length from the arguments of a request; `None` if they name no length.
+        Return the requested length from the arguments of a request; `None` if the request has no length options.
 
         Args:
             extra_args (`dict`, *optional*): `length` (`int`, or the name of a limit), and optional `length_unit`
                 (default `"token"`; also `"module:name"`, a unit that the server has loaded), `length_constraint`
-                (default `"max"`) and `length_tolerance`: units, a share, or a list of two, below and above; for a
-                thinking model also `length_from`, a text or ids, and `thinking_budget`.
+                (default `"max"`) and `length_tolerance` (units, a share, or a list of two: below and above). For a
+                thinking model also `length_from` (a text or ids) and `thinking_budget`.
 
         Raises:
-            `ValueError`: for an invalid length, unit, constraint, tolerance, marker or budget, or without a length.
+            `ValueError`: if the length is missing, or if the length, unit, constraint, tolerance, marker or budget is
+                invalid.
         """
         given = {name: extra_args[name] for name in FIELDS if extra_args and extra_args.get(name) is not None}
         if not given:
@@ -76,8 +77,8 @@ class Asked:
 
 class Point(NamedTuple):
     """
-    The state of a text so far: its number of tokens (with thoughts), its units, and its state in the unit table, which
-    is below 0 inside `Thoughts`.
+    The state of a text so far: its number of tokens (thoughts included), its number of units, and its state in the
+    unit table, which is below 0 inside `Thoughts`.
     """
 
     tokens: int
@@ -99,7 +100,7 @@ class Counter:
     def start(self, prompt: Sequence[int] | None) -> Point:
         """
         Return the point at which an output starts. An engine decodes the output after the prompt, so decoding keeps a
-        space before its first word, unless the prompt has no text. A new word always begins there.
+        space before the first word of the output, unless the prompt has no text. The output always begins a new word.
         """
         ids = np.asarray(prompt if prompt else [], dtype=np.int64)
         known = ids[(ids >= 0) & (ids < self.following.shape[1])]  # the id of an image is beyond the vocabulary
@@ -130,7 +131,7 @@ class Counter:
         return ids[over] if 0 <= over < len(ids) else None
 
     def process(self, constraint: str, eos: tuple[int, ...]) -> LengthConstraintLogitsProcessor:
-        """Return the cached logits processor of a constraint and EOS ids; pass the lengths to its `constrain`."""
+        """Return the cached logits processor of a constraint and EOS ids. Its method `constrain` takes the lengths."""
         if (key := (constraint, eos)) not in self.processes:
             self.processes[key] = LengthConstraintLogitsProcessor(
                 self.table, 1, constraint, eos_token_id=list(eos), length_from=self.thoughts
@@ -140,7 +141,7 @@ class Counter:
 
 @dataclass
 class Row:
-    """A row of logits: its requested length, its text so far, its EOS ids, and the most tokens of its text."""
+    """A row of logits: its requested length, text so far and EOS ids, and the maximum number of tokens in its text."""
 
     index: int
     asked: Asked
@@ -152,11 +153,11 @@ class Row:
 def mask(logits: torch.Tensor, rows: list[Row], counters: dict[Any, Counter]) -> torch.Tensor:
     """
     Mask the tokens that the constraint of each row forbids, like `LengthConstraintLogitsProcessor`. A row inside its
-    thoughts does not change until the budget is used up; then only the next token of the marker is allowed.
+    thoughts has no length constraint. When the budget is used up, only the next token of the marker is allowed.
 
     Args:
         logits (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits, also of rows without a requested length.
-        rows (`list[Row]`): Rows with a requested length, in order.
+        rows (`list[Row]`): Rows with a requested length, sorted by index.
         counters (`dict`): The `Counter` of each `Asked.counted`.
 
     Returns:

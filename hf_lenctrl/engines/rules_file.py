@@ -21,14 +21,14 @@ def describe(model) -> dict[str, Any]:
     Return the unit table and the rules of a length-controlled model as a dictionary for JSON; `docs/onnx.md` explains
     the values.
 
-    Entries that are equal in all states share a class; a vocabulary of thousands of entries has some dozens of
+    Entries that behave equally in all states share a class; a vocabulary of thousands of entries has some dozens of
     classes. `None` means infinity, such as the cost of a forbidden entry.
 
     Args:
         model (`PreTrainedModel`): A model with a filled unit table.
 
     Raises:
-        `ValueError`: for a unit table that is not filled yet.
+        `ValueError`: if the unit table is not filled yet.
     """
     table, settings = model.unit_table, model.generation_config
     table.require_filled()
@@ -64,7 +64,7 @@ def _numbers(values: torch.Tensor) -> Any:
 
 
 def _limit(model) -> dict[str, Any]:
-    """Return `token_limit` as a linear function: positions per unit, a constant, and the model's positions."""
+    """Return the coefficients of `token_limit`, which is linear in the length, and the model's `positions`."""
     table = model.unit_table
     many, more = (
         int(token_limit(table, as_target(length, None, None, 1, table.weights.device), 0, None))
@@ -80,10 +80,10 @@ def write_rules(model, folder: str | Path) -> None:
 
 def read_table(folder: str | Path) -> UnitTable:
     """
-    Read the unit table from a file of `write_rules`.
+    Read the unit table from a file that `write_rules` wrote.
 
     Raises:
-        `ValueError`: for a file of another version.
+        `ValueError`: if the file has another version.
     """
     rules = json.loads(Path(folder, RULES).read_text(encoding="utf-8"))
     if rules["version"] != VERSION:

@@ -25,8 +25,8 @@ logger = init_logger("vllm.hf_lenctrl")
 
 class Request:
     """
-    A running request, with a requested length and a `Counter`, or with a `JsonRequest` as counter. The counter is None
-    if the text cannot be counted.
+    A running request. It has a requested length and a `Counter`, or a `JsonRequest` as its counter. The counter is
+    None if the text cannot be counted.
     """
 
     def __init__(self, asked: Asked | None, params: SamplingParams, counter: Any):
@@ -40,12 +40,12 @@ class Request:
         self.point: Point | Text | None = None  # V1: the text that was counted in the last step
 
     def row(self, index: int, point: Point, longest: int) -> Row:
-        """Return the `Row` of the logits at `index`, which follow a text."""
+        """Return the `Row` of the logits at `index`, which follow the text at `point`."""
         assert self.asked is not None
         return Row(index, self.asked, point, self.eos, int(min(self.most, longest)))
 
 
-Place = tuple[int, Request, Any, int]  # a row of logits: its index, its request, the text so far, the longest text
+Place = tuple[int, Request, Any, int]  # a row of logits: index, request, text so far, maximum tokens
 
 
 class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
@@ -72,7 +72,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise `ValueError` for an invalid length, or for other options of the request that could break a length."""
+        """Raise `ValueError` if the length is invalid, or if another option of the request could break the length."""
         params, asked = sampling_params, Asked.of(sampling_params.extra_args)
         if (params.extra_args or {}).get(JSON) is not None:
             schema_of(params.extra_args, params.structured_outputs)
@@ -151,7 +151,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     # Model runner V2
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Add a request to a slot; return whether the request has a requested length."""
+        """Add a request to a slot. Return whether the request has a requested length, or lengths in JSON."""
         self.requests.pop(req_idx, None)
         if (request := self._request(sampling_params)) is not None:
             self.requests[req_idx] = request
@@ -159,12 +159,14 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     def _drafted(self, ctx: LogitsContext, states: LogitsProcRequestState):
         """
-        Return the rows with a requested length, and the rows that must end.
+        Return two lists: the rows with a length, each with its text so far, and the rows that must end.
 
-        | row | its text so far | |---|---| | in a part of a prompt | none: no token is sampled after this row | | the
-        first token, or the first after an interruption | counted from the start of the output | | the first of a step
-        | the text of a row of the last step, plus one token, after any number of accepted drafts | | after a draft |
-        the text of the row before, plus the draft |
+        | row | text so far |
+        |---|---|
+        | inside a prompt | none, because no token is sampled after this row |
+        | the first token, or the first after an interruption | counted from the start of the output |
+        | the first row of a step | the text of a row of the last step, after its accepted drafts, plus one token |
+        | a draft | the text of the row before, plus the draft |
         """
         rows: list[Place] = []
         ended: list[tuple[int, Request]] = []
@@ -189,7 +191,9 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     @staticmethod
     def _recounted(counter: Any, ids: torch.Tensor, prompt: int) -> Any:
-        """Count a text from its start; the first `prompt` of the ids `(positions,)` are the prompt."""
+        """
+        Return the point after the ids `(positions,)`, counted from the start. The first `prompt` ids are the prompt.
+        """
         tokens = ids.tolist()
         return counter.after(counter.start(tokens[:prompt]), tokens[prompt:])
 
@@ -200,7 +204,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Update the requests: vLLM has added, removed or moved some."""
+        """Update the requests after vLLM has added, removed or moved some of them."""
         process_dict_updates(self.requests, batch_update, self._listed_request)
 
     def _listed_request(self, params, prompt, tokens) -> Request | None:
@@ -209,7 +213,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         return request
 
     def _listed(self):
-        """Return the rows with a requested length, and the rows that must end, because they cannot be counted."""
+        """Return two lists: the rows with a length, and the rows that must end, because they cannot be counted."""
         rows: list[Place] = []
         ended: list[tuple[int, Request]] = []
         for index, request in sorted(self.requests.items()):

@@ -25,11 +25,11 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int], *, toleran
 
     Returns:
         `dict[str, float]`: `variance`, the mean squared difference (Takase & Okazaki 2019, eq. 8); `mae`, the mean
-        absolute difference; `exact` and `over`, the shares (0 to 1) of outputs that have the length and that are
-        longer; with a tolerance also `within`, the share inside the window.
+            absolute difference; `exact` and `over`, the shares (0 to 1) of outputs that have exactly the requested
+            length, and of longer outputs; with a tolerance also `within`, the share inside the window.
 
     Raises:
-        `ValueError`: without outputs, for different numbers of lengths, or for an invalid tolerance.
+        `ValueError`: if there are no outputs, if the numbers of lengths differ, or if the tolerance is invalid.
 
     Example:
 
@@ -67,7 +67,7 @@ ROUGE_UNITS = ("word", "character")
 
 
 class _Characters:
-    """A tokenizer for `rouge_score` that splits a text without white space into characters."""
+    """A tokenizer for `rouge_score` that splits a text into its characters, except white space."""
 
     def tokenize(self, text: str) -> list[str]:
         return list("".join(text.split()))
@@ -108,13 +108,14 @@ def rouge_metrics(
     unit: str = "word",
 ) -> dict[str, float]:
     """
-    Compute mean ROUGE-1, 2 and L, recall and F1, in percent, by `rouge_score`.
+    Compute the mean recall and F1 of ROUGE-1, ROUGE-2 and ROUGE-L, in percent, by `rouge_score`.
 
     Args:
         predictions (`Sequence[str]`): Texts.
         references (`Sequence[str]` or `Sequence[Sequence[str]]`): One reference for each prediction, or a list of
-            them, as in DUC 2004. The matches with all references are summed, and divided by the sum of their n-grams
-            (Lin 2004, eq. 1): the model average of ROUGE-1.5.5, its default (`-f A`), not the best reference (`-f B`).
+            references, as in DUC 2004. Recall is the number of matches with all references, divided by the number of
+            their n-grams (Lin 2004, eq. 1). This is the model average, the default of ROUGE-1.5.5 (`-f A`), not the
+            score of the best reference (`-f B`).
         max_bytes (`int`, *optional*): Cut each prediction to this number of UTF-8 bytes first (75 in DUC 2004), and
             drop a character that is cut in two. References are not cut.
         use_stemmer (`bool`, *optional*, defaults to `True`): Compare Porter stems, like ROUGE-1.5.5 `-m`.
@@ -125,8 +126,8 @@ def rouge_metrics(
         `dict[str, float]`: `rouge1_recall`, `rouge1_f1`, and so on.
 
     Raises:
-        `ValueError`: without predictions, for different numbers of predictions and references, for a prediction
-        without a reference, for `max_bytes` under 1, or for another unit.
+        `ValueError`: if there are no predictions, if the numbers of predictions and references differ, if a prediction
+            has no reference, if `max_bytes` is below 1, or if the unit is unknown.
 
     Example:
 
@@ -179,10 +180,11 @@ def build_compute_metrics(
     bleu_tokenizer: str | None = None,
 ) -> Callable:
     """
-    Build `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`. From an `EvalPrediction` it
-    computes the figures of `length_metrics`, `distinct` (see `distinct_share`), and the figures of quality with their
-    settings. It warns if nearly all outputs are the same text although the sources differ. Two rows have one source if
-    their inputs are equal, which a Trainer adds with `include_for_metrics=["inputs"]`, or else their references.
+    Build `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`. From an `EvalPrediction`,
+    `compute_metrics` computes the figures of `length_metrics`, `distinct` (see `distinct_share`), and the figures of
+    quality with their settings. The function warns if nearly all outputs are the same text although the sources
+    differ. Two rows have the same source if their inputs are equal. Inputs need a Trainer with
+    `include_for_metrics=["inputs"]`; otherwise the references are compared.
 
     Args:
         length (`int` or `list[int]`, *optional*): The requested length of all examples, or a list with one for each;
@@ -228,7 +230,7 @@ def build_compute_metrics(
     return compute_metrics
 
 
-_MANY, _ALIKE = 10, 0.9  # warn for at least this many outputs of shared lengths, and this share of the same text
+_MANY, _ALIKE = 10, 0.9  # warn for at least this many outputs of shared lengths, if this share is the same text
 
 
 def _warn_of_alike(texts: Sequence[str], sources: Sequence[Hashable], requested: Sequence[int]) -> None:
@@ -266,7 +268,7 @@ def translation_metrics(
 
     Raises:
         `ImportError`: if sacrebleu, or MeCab for Japanese, is not installed.
-        `ValueError`: without outputs, for another number of references, or an unknown tokenizer.
+        `ValueError`: if there are no outputs, if the number of references differs, or if the tokenizer is unknown.
     """
     _check_pairs(outputs, references, "each output needs one reference")
     bleu = bleu_metric(bleu_tokenizer)
@@ -290,7 +292,7 @@ def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dic
 
 
 def bleu_metric(tokenizer: str) -> Any:
-    """Build the BLEU metric of sacrebleu with the named tokenizer; raises the errors of `translation_metrics`."""
+    """Build the BLEU metric of sacrebleu with the named tokenizer. Raise errors like `translation_metrics`."""
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError as error:
@@ -321,7 +323,7 @@ def filled_end(text: str) -> bool:
 
 def text_quality(texts: Sequence[str]) -> dict[str, float]:
     """
-    Measure faults that an exact length may hide, as shares of the texts, 0 to 1: `repeated` (see `repeats`) and
+    Return the shares of texts, 0 to 1, with faults that an exact length may hide: `repeated` (see `repeats`) and
     `filled_end` (see the function).
 
     Example:
@@ -339,11 +341,12 @@ def text_quality(texts: Sequence[str]) -> dict[str, float]:
 
 def distinct_share(texts: Sequence[str], sources: Sequence[Hashable] | None = None) -> float:
     """
-    Return the number of different texts as a share of all, 0 to 1. It is small for a model that keeps its lengths but
-    does not read its sources. With `sources`, one for each text, the same text of the same source counts once.
+    Return the number of distinct texts divided by the number of texts, 0 to 1. The share is low if a model meets its
+    lengths but ignores its sources. With `sources`, one for each text, equal pairs of source and text count as one
+    text.
 
     Raises:
-        `ValueError`: without texts, or for another number of sources.
+        `ValueError`: if `texts` is empty, or if the number of sources differs.
 
     Example:
 
@@ -363,7 +366,7 @@ def distinct_share(texts: Sequence[str], sources: Sequence[Hashable] | None = No
 
 
 def lead(source: str, length: int, unit: str, tokenizer=None) -> str:
-    """Return the first `length` units of a source, the lead baseline: a summary must be better than this."""
+    """Return the first `length` units of a source. A summary must be better than this lead baseline."""
     if unit == "character":
         return source[:length]
     if unit == "word":

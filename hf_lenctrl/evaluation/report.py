@@ -32,16 +32,16 @@ class LengthReport:
     The report of how well requested lengths were kept, for each unit.
 
     Fields:
-        units (`dict[str, dict]`): For each unit `n`, `variance`, `mae`, `exact`, `over`, `within_10_percent`,
-            `distinct` (see `distinct_share`), and with a window `within`; `buckets` of requested length, each with
-            `low`, `high` (both included) and the same figures; and `worst`, the examples with the largest
-            differences: `index` (from 0), `requested`, `produced`, `text`. Shares are 0 to 1.
+        units (`dict[str, dict]`): For each unit, the figures `n`, `variance`, `mae`, `exact`, `over`,
+            `within_10_percent`, `distinct` (see `distinct_share`), and with a window `within`; `buckets` of requested
+            lengths, each with `low`, `high` (both included) and the same figures; and `worst`, the examples with the
+            largest differences: `index` (from 0), `requested`, `produced`, `text`. Shares are 0 to 1.
         lengths (`dict[str, tuple[list[int], list[int]]]`): Produced and requested lengths of each unit, in units.
         rouge (`dict`, *optional*): Figures of `rouge_metrics` and their `settings`, shown with the lengths.
         baseline (`dict`, *optional*): `rouge_metrics` of a baseline, and its `name`.
         text (`dict`, *optional*): Figures of `text_quality`.
         sources (`int`, *optional*): Number of different sources, if the sources are known.
-        rows (`dict`, *optional*): Number of rows that were `read` from a file, and number of those `left_out`.
+        rows (`dict`, *optional*): Numbers of rows that were `read` from a file and `left_out`.
     """
 
     units: dict[str, dict[str, Any]]
@@ -53,7 +53,7 @@ class LengthReport:
     rows: dict[str, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of `report.json`: `units`, and the other known fields except `lengths`."""
+        """Return the content of `report.json`: `units` and all fields that are not `None`, except `lengths`."""
         parts = {name: getattr(self, name) for name in ("units", "rouge", "baseline", "text", "sources", "rows")}
         return {name: value for name, value in parts.items() if value is not None}
 
@@ -79,8 +79,8 @@ class LengthReport:
 
     def plot(self, path: str | Path) -> None:
         """
-        Plot two panels for each unit, produced against requested lengths and a histogram of the differences, into an
-        image file; make its folder if it is missing. Raise `ImportError` without matplotlib.
+        Plot two panels for each unit into an image file: produced against requested lengths, and a histogram of the
+        differences. Make the folder of the file if it is missing. Raise `ImportError` if matplotlib is not installed.
         """
         try:
             import matplotlib
@@ -123,23 +123,24 @@ def length_report(
 
     Args:
         predictions (`Sequence[str]`): Texts, without special tokens.
-        requested (`Sequence[int]` or `Mapping[str, Sequence[int]]`): One length for each text; for several units
-            such a list for each, `{"character": [...], "word": [...]}`.
+        requested (`Sequence[int]` or `Mapping[str, Sequence[int]]`): One length for each text; for several units, a
+            dictionary with such a list for each unit, `{"character": [...], "word": [...]}`.
         units (`Sequence[str]`): `"token"` and other units with a name, see `count_units`.
-        sources (`Sequence`, *optional*): The source of each text, by which `distinct` groups the texts.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*): Counts tokens: it splits each text again, as a target.
-            Special tokens do not count.
-        bucket_width (`int`, *optional*): Width of a bucket of requested lengths; buckets begin at multiples of it, and
-            empty buckets are dropped. The default is the smallest of 1, 2, 5, 10, 20, ... with at most 8 buckets.
+        sources (`Sequence`, *optional*): The source of each text, for `distinct` (see `distinct_share`).
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): Needed to count tokens. It splits each text again, as a
+            target; special tokens do not count.
+        bucket_width (`int`, *optional*): Width of a bucket of requested lengths; buckets begin at multiples of this
+            width, and empty buckets are dropped. The default is the smallest of 1, 2, 5, 10, 20, ... with at most 8
+            buckets.
         worst (`int`): Number of examples with the largest differences to show; exact outputs are not shown.
-        window: The window in which outputs may end, see `length_metrics`.
+        window: The option `tolerance` of `length_metrics`.
 
     Returns:
         `LengthReport`: with `.to_dict()`, `.markdown()`, `.plot(path)` and `.save(folder)`.
 
     Raises:
-        `TypeError`, `ValueError`: for a prediction that is not a text, without predictions, for another number of
-            lengths or sources, or for an invalid length, unit or window.
+        `TypeError`, `ValueError`: if a prediction is not a text, if there are no predictions, if the number of lengths
+            or sources differs, or if a length, unit or window is invalid.
 
     Example:
 

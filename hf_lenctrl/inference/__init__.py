@@ -1,1 +1,1 @@
-"""Generation for users: the pipeline, requested lengths, the choice among outputs, and graceful ends."""
+"""Generation for users: the pipeline, `fit`, requested lengths, and the choice among outputs."""

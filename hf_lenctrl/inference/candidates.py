@@ -18,12 +18,12 @@ class Candidate:
     """A generated text."""
 
     output: dict[str, Any]  # the output for the user, see `GeneratedText`
-    score: float | None = None  # log-probability in the search, if the call returns it or a plan reads it
+    score: float | None = None  # log-probability in the search, if the call or the plan needs scores
     token_score: float | None = None  # mean log-probability of a token, see `token_log_probabilities`
 
     @property
     def text(self) -> str:
-        """The generated text."""
+        """Return the generated text."""
         return self.output["generated_text"]
 
 
@@ -33,12 +33,13 @@ class Job:
     A generation job: a request and a planned length.
 
     Attributes:
-        request (`Request`): The request; for a job that all requests of a source share, the longest of them.
-        planned (`int`, *optional*): Length that the decoder is conditioned on; 0 for none, `None` for a call without
-            lengths.
+        request (`Request`): The request. If all requests of a source share the job, the request with the highest
+            length.
+        planned (`int`, *optional*): Length that the decoder is conditioned on; 0 if there is no planned length, `None`
+            if the call has no length.
         low, high (`int`): The lowest and the highest length of the output.
-        count (`int`): Candidates that the model generates.
-        search (`SearchByLength`, *optional*): The search that takes the place of a beam search.
+        count (`int`): Number of candidates that the model generates.
+        search (`SearchByLength`, *optional*): The search that replaces a beam search.
         candidates (`list[Candidate]`): The generated candidates, in the order of the model.
     """
 
@@ -53,13 +54,13 @@ class Job:
 
 @dataclass
 class Single:
-    """A plan with one candidate for each request, which is returned."""
+    """A plan that generates one candidate for each request and returns this candidate."""
 
     call: Call
-    scores_tokens: bool = field(default=False, init=False)  # the candidates need a `token_score`
+    scores_tokens: bool = field(default=False, init=False)  # whether candidates need a `token_score`
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
-        """Return the jobs of the requests; `stages` may add others."""
+        """Return the jobs of the requests. The method `stages` may add more jobs."""
         return [
             Job(request, planned, request.low, request.high)
             for request in requests
@@ -67,42 +68,48 @@ class Single:
         ]
 
     def stages(self, jobs: list[Job], requests: Sequence[Request]) -> Iterator[list[Job]]:
-        """Yield the jobs that are generated next; a later stage reads the candidates of the earlier ones."""
+        """Yield the jobs of each stage. A later stage may depend on the candidates of earlier stages."""
         yield jobs
 
     def groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """Return groups of neighbouring jobs; the jobs of a group share a batch, and `batch_size` counts groups."""
+        """Return groups of neighbouring jobs. The jobs of a group share a batch, and `batch_size` counts groups."""
         return [[job] for job in jobs]
 
     def options(self, job: Job) -> dict[str, Any]:
-        """Return the options of `generate` for a batch of jobs like this one."""
+        """Return the options of `generate` for the batch that contains `job`."""
         return self.call.options
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
-        """Return the output of each request, or a list of its best outputs."""
+        """Return the output of each request."""
         return [_with_score(job.candidates[0]) for job in jobs]
 
 
-@dataclass  # its `__init__` calls `__post_init__`, that of `Single` does not
+@dataclass  # because the `__init__` of `Single` does not call `__post_init__`
 class NBest(Single):
-    """A plan with several candidates for each request, of which the best are returned: for reranking, and ranges."""
+    """
+    A plan that generates several candidates for each request and returns the best: for reranking, several outputs and
+    ranges.
+    """
 
     def __post_init__(self):
         self.scores_tokens = self.call.ranged
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
-        """Return the jobs of the requests. A narrow range has fewer planned lengths, so each gets more candidates."""
+        """
+        Return the jobs of the requests. A narrow range has fewer planned lengths, so each planned length gets more
+        candidates.
+        """
         jobs = super().jobs(requests)
         for job in jobs:
             job.count = math.ceil(self.call.outputs / max(1, len(job.request.planned)))
         return jobs
 
     def options(self, job: Job) -> dict[str, Any]:
-        """Return the options of `generate`: as many beams as candidates at least, or samples."""
+        """Return the options of `generate` for `job.count` candidates of each row, see `_with_beams`."""
         return self.call.options if job.count == 1 else _with_beams(self.call.options, self.call.defaults, job.count)
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
-        """Return the best output of each request, or a list of the best ones."""
+        """Return the best output of each request, or a list of its `num_return_sequences` best outputs."""
         results: list[Any] = []
         for request, own in zip(requests, _of_each(requests, jobs), strict=True):
             best = self._ordered(request, [candidate for job in own for candidate in job.candidates])
@@ -118,7 +125,7 @@ class NBest(Single):
             order = rerank(request.source.text, texts, scores)
         elif scores is not None:
             order.sort(key=lambda k: -scores[k])
-        if self.call.ranged:  # two planned lengths may lead to the same text; texts that differ come first
+        if self.call.ranged:  # two planned lengths may lead to the same text; repeated texts come last
             first = {texts[k]: k for k in reversed(order)}
             order.sort(key=lambda k: first[texts[k]] != k)
         return [candidates[k] for k in order]
@@ -127,17 +134,18 @@ class NBest(Single):
 @dataclass
 class Choice(Single):
     """
-    A plan that chooses the best of several candidates: with several planned lengths, without a plan, and the natural
-    text, which the model generates without a length. All requests of a source share their candidates. A source with
-    many requests gets one search by length, and its own candidates for a request only where the search finds none.
+    A plan that chooses the best of several candidates. The model generates candidates with several planned lengths,
+    without a planned length, and without any length (the natural text). The requests of a source share its candidates.
+    If a source has many requests, one search by length replaces the searches for each request. If no candidate fits a
+    request, the model generates candidates for this request.
     """
 
     config: ChoiceConfig
     search: SearchByLength
-    natural: dict[int, Job] = field(default_factory=dict, init=False)  # of each place
+    natural: dict[int, Job] = field(default_factory=dict, init=False)  # place -> job of the natural text
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
-        """Return the jobs of the requests; those of a source follow each other."""
+        """Return the jobs of the requests, grouped by source."""
         jobs, config = [], self.config
         places: dict[int, list[Request]] = {}
         for request in requests:
@@ -157,18 +165,19 @@ class Choice(Single):
         return jobs
 
     def _planned(self, request: Request) -> list[Job]:
-        """Return the jobs of a request with a planned length."""
+        """Return one job for each planned length of a request."""
         lengths = list(request.planned)
         if self.call.length_constraint == "max":
             lengths = [max(1, round(share * request.high)) for share in self.config.planned_shares]
         lengths = list(dict.fromkeys(lengths))
-        count = max(1, self.config.beams // (len(lengths) + 2))  # two more jobs have no plan
+        count = max(1, self.config.beams // (len(lengths) + 2))  # two more jobs have no planned length
         return [Job(request, request.plan(length), request.low, request.high, count) for length in lengths]
 
     def stages(self, jobs: list[Job], requests: Sequence[Request]) -> Iterator[list[Job]]:
         """
-        Yield the jobs of each stage. Under `"max"` the natural texts come first, because a natural text that fits is
-        chosen. Under the other constraints natural texts seldom fit, and one batch is faster than two.
+        Yield the jobs of each stage. With `"max"`, the natural texts come first, because a natural text that fits is
+        chosen. With other constraints natural texts seldom fit, so all come in one stage, which is faster. The last
+        stage has the jobs of requests for which no candidate fits.
         """
         if self.call.length_constraint == "max":
             natural = list(self.natural.values())
@@ -184,18 +193,18 @@ class Choice(Single):
         yield missing
 
     def groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """Return groups of jobs: those of a source."""
+        """Return one group of jobs for each source."""
         return [list(own) for _, own in groupby(jobs, key=lambda job: job.request.place)]
 
     def options(self, job: Job) -> dict[str, Any]:
-        """Return the options of `generate`: as many beams as candidates, whatever the model's default."""
+        """Return the options of `generate`, with at least `job.count` beams; ignore the model's default number."""
         options = _with_beams(self.call.options, self.call.options.get("generation_config"), job.count)
         if job.search is None:
             return options
         return {**options, "num_beams": 1, "num_return_sequences": 1, "custom_generate": job.search}
 
     def _pools(self, requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Candidate]]:
-        """Return the candidates of each request: all of its source that fit, or its own if none fits."""
+        """Return for each request the candidates of its source that fit, or the request's own if none fits."""
         found: dict[int, list[Candidate]] = {}
         for job in jobs:
             found.setdefault(job.request.place, []).extend(job.candidates)
@@ -211,7 +220,7 @@ class Choice(Single):
         natural = {place: job.candidates[0].text for place, job in self.natural.items()}
         plain: dict[Pair, float] = {}  # log-probability without a length
         for job in jobs:
-            if job.search is not None:  # its scores are without a length; the best score of a text comes last
+            if job.search is not None:  # these scores are without a length; the best one of a text comes last
                 plain |= {(job.request.place, each.text): each.score or 0.0 for each in reversed(job.candidates)}
         pools = [
             {(request.place, each.text): each.output for each in pool}
@@ -231,7 +240,7 @@ def _with_score(candidate: Candidate) -> dict[str, Any]:
 
 
 def _with_beams(options: dict[str, Any], defaults: Any, count: int) -> dict[str, Any]:
-    """Return options of `generate` for `count` candidates of each row: at least as many beams, or samples."""
+    """Return options of `generate` for `count` candidates of each row: at least `count` beams, or `count` samples."""
     beams, is_sampled = (
         options.get(name) or (name not in options and getattr(defaults, name, None))
         for name in ("num_beams", "do_sample")
@@ -241,7 +250,7 @@ def _with_beams(options: dict[str, Any], defaults: Any, count: int) -> dict[str,
 
 
 def _of_each(requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Job]]:
-    """Return the jobs of each request. Two requests may be equal, so this compares their identity."""
+    """Return the jobs of each request. Compare requests by identity, because two requests may be equal."""
     found: dict[int, list[Job]] = {id(request): [] for request in requests}
     for job in jobs:
         found[id(job.request)].append(job)
@@ -250,11 +259,12 @@ def _of_each(requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Job]
 
 def batches(jobs: Sequence[Job], plan: Single, call: Call, sizes: dict[int, int] | None) -> Iterator[list[Job]]:
     """
-    Yield batches of jobs with the same number of candidates.
+    Yield batches of jobs with the same number of candidates and the same search.
 
-    Jobs of similar requested and source length need the least padding. The longest come first, so that an impossible
-    length or a lack of memory fails in the first batch. The jobs of a source stay together, so that its encoder runs
-    once. `sizes` are the tokens of the source at each place, for batches of `batch_tokens`.
+    Jobs of similar requested and source length share a batch, because they need the least padding. The longest jobs
+    come first, so that an impossible length or a lack of memory raises an error in the first batch. The jobs of a
+    source stay together, so that its encoder runs once. If `batch_tokens` is set, `sizes` has the number of tokens of
+    the source at each place.
     """
     order = sorted(jobs, key=lambda job: (-job.request.high, -len(job.request.source.text)))
     first: dict[int, int] = {}  # index of the longest job of each source

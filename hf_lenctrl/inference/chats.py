@@ -1,4 +1,4 @@
-"""Prompts of causal models: a text as it is, or a chat as the tokenizer's template writes it."""
+"""Prompts: plain texts, and chats that the tokenizer's template renders."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Prompt:
-    """A source: its text, and whether it is a chat, whose template has added the special tokens to the text."""
+    """A source. If it is a chat, the text is the rendered chat, which already has the special tokens."""
 
     text: str
     is_chat: bool = False
@@ -21,9 +21,9 @@ def _is_chat(value) -> bool:
 
 def as_prompt(source, tokenizer) -> Any:
     """
-    Return the prompt of a text, of a chat, or of a prompt; anything else is returned unchanged. A chat is a list of
-    messages `{"role": "user", "content": "..."}`. The tokenizer's template renders it, up to the start of the answer.
-    Raises `ValueError` if the tokenizer has no template.
+    Convert a text or a chat to a `Prompt`; return anything else unchanged. A chat is a list of messages
+    `{"role": "user", "content": "..."}`. The tokenizer's template renders the chat up to the start of the answer.
+    Raise `ValueError` if a chat is given, but the tokenizer has no template.
     """
     if isinstance(source, str):
         return Prompt(source)
@@ -36,12 +36,12 @@ def as_prompt(source, tokenizer) -> Any:
 
 
 def is_single(inputs) -> bool:
-    """Return whether the inputs of a pipeline are one source, and not a list of them."""
+    """Return whether the inputs of a pipeline are a single source, not a list of sources."""
     return isinstance(inputs, str | Prompt) or _is_chat(inputs)
 
 
 def as_prompts(inputs, tokenizer) -> list[Any]:
-    """Return the prompt of each input of a pipeline. Raises `TypeError` unless they are a source or a list of them."""
+    """Return the prompt of each input of a pipeline. Raise `TypeError` if `inputs` is neither a source nor a list."""
     if is_single(inputs):
         return [as_prompt(inputs, tokenizer)]
     if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
@@ -50,7 +50,7 @@ def as_prompts(inputs, tokenizer) -> list[Any]:
 
 
 def prompt_ids(tokenizer, prompts: Iterable[Prompt]) -> list[list[int]]:
-    """Return the ids of prompts. A chat gets no more special tokens, because its template has added them."""
+    """Return the ids of each prompt. Add no special tokens to a chat, because its template has added them."""
     return [tokenizer(prompt.text, add_special_tokens=not prompt.is_chat)["input_ids"] for prompt in prompts]
 
 

@@ -1,4 +1,4 @@
-"""End outputs of a model that does not plan its length after a sentence or a word, not in the middle of a word."""
+"""End outputs after a sentence or a word, if the model does not plan its length."""
 
 import math
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from .sentences import finished, goes_on, last_sentence_end, pieces_of, settled
 
 
 FINISHES = ("sentence", "word")
-# When the first choice has no room, a mark ends the sentence if its probability is at least this share of the first
-# choice's.
+# If the model's first choice does not fit, a mark that ends the sentence is chosen if its probability is at least this
+# share of the first choice's probability.
 _MARK_SHARE = math.log(0.05)
 
 
 def check_finish(finish: str | None, constraint: str | None, unit: str | Unit) -> None:
-    """Raise `ValueError` for an unknown finish, for a finish without the constraint `"max"`, or with a cost."""
+    """Raise `ValueError` if a finish is unknown, its constraint is not `"max"`, or its unit is a cost."""
     if finish is None:
         return
     check_name("finish", finish, FINISHES)
@@ -31,13 +31,13 @@ def check_finish(finish: str | None, constraint: str | None, unit: str | Unit) -
 
 class FinishLogitsProcessor(LogitsProcessor):
     """
-    A logits processor for `length_constraint="max"`: it ends the output where the model's first choice does not fit.
-    Without it, the output would be filled with entries that still fit.
+    A logits processor for `length_constraint="max"`. It ends the output if the model's first choice does not fit.
+    Otherwise the output would be filled with entries that still fit.
 
-    With `finish="sentence"` it allows only entries that leave room for a mark that ends the sentence. Where the output
-    has to end, it allows such a mark if the model finds it likely. Each call of `generate` needs its own processor,
-    made with the model's tokenizer. `length (batch_size,)` and the other arguments are those of
-    `LengthConstraintLogitsProcessor`.
+    With `finish="sentence"`, the processor allows only entries that leave room for a mark that ends the sentence. If
+    the output must end, the processor allows such a mark if the model finds the mark likely. Each call of `generate`
+    needs its own processor, made with the model's tokenizer. `length (batch_size,)` and the other arguments are those
+    of `LengthConstraintLogitsProcessor`.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class FinishLogitsProcessor(LogitsProcessor):
         self.length, self.room = length, (length - mark).clamp(min=1)  # (B,) each
         self.running = RunningCount(unit_table if thoughts is None else thoughts, prompt_length)
         self.rules = rules_of(unit_table, tuple(self.eos.tolist()), "max")
-        # This dictionary says whether a word ends where an output had to end. Its keys have the example, because two
-        # examples may have the same ids.
+        # (example, ids of an output that had to end) -> whether a word ends after these ids; two examples may have the
+        # same ids
         self.cut: dict[tuple[int, tuple[int, ...]], bool] = {}
 
     def __call__(self, input_ids, scores):
@@ -75,7 +75,7 @@ class FinishLogitsProcessor(LogitsProcessor):
         fits[:, self.eos] |= ~fits.any(dim=1, keepdim=True)
         allowed = fits & (leaves_room | self.ends)
         allowed[:, self.eos] = fits[:, self.eos]
-        if input_ids.shape[1] - self.prompt_length <= 2:  # a language code, as in the constraint
+        if input_ids.shape[1] - self.prompt_length <= 2:  # allow a language code, like the constraint
             allowed[:, self.rules.silent] |= (count == 0).unsqueeze(1)
         if begun is not None:
             fits, allowed = fits | ~begun.unsqueeze(1), allowed | ~begun.unsqueeze(1)
@@ -101,8 +101,8 @@ class FinishLogitsProcessor(LogitsProcessor):
 
     def ending(self, example: int, ids: list[int], text: str, enough: Callable[[str], bool]) -> tuple[str, str]:
         """
-        Return the finished text of an example's output, and where this text ends, see `finished`; `"model"` if the
-        model ended it. `ids`, without the prompt, decode to `text`.
+        Return two values: the finished text of an example's output, and where this text ends (`"model"` if the model
+        ended the text, otherwise see `finished`). `ids` have no prompt, and decode to `text`.
         """
         eos = self.eos.tolist()
         end = next((k for k, i in enumerate(ids) if i in eos), len(ids))
@@ -112,12 +112,13 @@ class FinishLogitsProcessor(LogitsProcessor):
 
 class HeldStreamer(BaseStreamer):
     """
-    Passes the tokens of one output on to a `streamer` once no finish can remove them. It holds the last word or
-    sentence until it is known whether it stays. The streamed text is the text that the pipeline returns.
+    A streamer that passes the tokens of one output to another `streamer` when `finished` can no longer remove them. It
+    holds the last word or sentence back until it is known whether this part stays. The streamed text is the text that
+    the pipeline returns.
 
     Args:
         streamer (`BaseStreamer`): Receives the tokens.
-        tokenizer (`PreTrainedTokenizerBase`): Decodes them.
+        tokenizer (`PreTrainedTokenizerBase`): Decodes the tokens.
         process (`FinishLogitsProcessor`): The processor of the same call of `generate`.
         enough (`Callable[[str], bool]`): See `finished`.
     """
@@ -128,7 +129,7 @@ class HeldStreamer(BaseStreamer):
         self.sent = 0
 
     def put(self, value):
-        """Take new tokens, `(1, count)` or `(count,)`; the first are the prompt, or the decoder's start."""
+        """Receive new tokens, `(1, count)` or `(count,)`. The first call gets the prompt or the start token."""
         new = value.reshape(-1).tolist()
         if self.ids is None:
             self.ids = new[self.process.prompt_length :]
@@ -140,7 +141,7 @@ class HeldStreamer(BaseStreamer):
         self._send(text[: settled(text, self.process.finish, self.enough)])
 
     def end(self):
-        """Pass on the rest of the finished text, and end the stream."""
+        """Send the rest of the finished text, and end the stream."""
         ids = self.ids or []
         whole = self._decode(ids)
         text, _ = self.process.ending(0, ids, whole, self.enough)
@@ -149,7 +150,7 @@ class HeldStreamer(BaseStreamer):
         else:
             self._send(text)
             rest = text[len(self._decode(ids[: self.sent])) :]
-            if rest:  # the text ends within an entry
+            if rest:  # the text ends inside an entry
                 self.streamer.put(torch.tensor(self._entries(rest)))
         self.streamer.end()
 
@@ -157,7 +158,7 @@ class HeldStreamer(BaseStreamer):
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _send(self, text: str) -> None:
-        """Pass on the tokens that add up to the start of a text."""
+        """Send the next tokens, as long as the decoded text of all sent tokens is a prefix of `text`."""
         assert self.ids is not None
         first = self.sent
         while self.sent < len(self.ids) and text.startswith(self._decode(self.ids[: self.sent + 1])):
@@ -166,7 +167,10 @@ class HeldStreamer(BaseStreamer):
             self.streamer.put(torch.tensor(self.ids[first : self.sent]))
 
     def _entries(self, text: str) -> list[int]:
-        """Return entries that add up to a text behind another text, longest first; skip what no entry can add."""
+        """
+        Return entries that together write `text` after other text, each the longest possible. Skip characters that no
+        entry writes.
+        """
         found = []
         while text:
             fits = [i for i, piece in enumerate(self.process.pieces) if piece and text.startswith(piece)]

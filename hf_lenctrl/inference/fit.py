@@ -1,4 +1,4 @@
-"""Make texts keep a limit: leave those that fit, take a candidate that fits, or let a model reword."""
+"""Fit texts to a limit: leave a text that fits, take a candidate that fits, or let a model reword the text."""
 
 import asyncio
 import inspect
@@ -19,12 +19,13 @@ from .sentences import ends, sentence_ends
 
 
 INSTRUCTION = "Rewrite the text."  # the system message that our rewording model was trained with
-BEAMS = 2  # rewordings of a text for each planned length; with guidance they take the time of 16 beams without it
-# planned lengths: shares of the limit under "max", because a shorter text often reads better, and of a window's width
+BEAMS = 2  # rewordings for each planned length; 2 beams with guidance take as long as 16 without guidance
+# planned lengths: with "max" as shares of the limit, because a shorter text often reads better; in a window as shares
+# of its width
 SHARES, PLACES = (1.0, 0.9, 0.8, 0.7), (0.1, 0.4, 0.7, 1.0)
 GUIDANCE = 2.0  # `guidance_scale` of a model that also generates without a length
-SIMILARITY_WEIGHT = 10.0  # nats for full similarity to the source; log-probability alone prefers to leave words out
-LIKELY_END = -9.2  # nats; a text that ends less likely, once in 10,000, is unfinished; chosen on 18 texts
+SIMILARITY_WEIGHT = 10.0  # nats for full similarity to the source; log-probability alone favours texts that omit words
+LIKELY_END = -9.2  # nats, a ratio of 1 to 10,000; a text with a lower `ending` is unfinished; chosen on 18 texts
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"\w[\w-]+")
 
@@ -40,21 +41,21 @@ class Candidate:
     origin: Literal["source", "candidate", "model"]
     lost: tuple[str, ...] = ()  # names and numbers of the source that the text lacks
     added: tuple[str, ...] = ()  # names and numbers of the text that the source lacks
-    score: float | None = None  # log-probability without a length; `None` without a model that can tell
-    ending: float | None = None  # how likely the end is, in nats; about 0 where a sentence may end
+    score: float | None = None  # log-probability without a length; `None` if no model can compute it
+    ending: float | None = None  # end score in nats, see `endings`; about 0 where a sentence may end
 
     @property
     def faults(self) -> list[str]:
-        """Faults of the text, apart from its length."""
+        """Return the faults of the text, apart from its length."""
         kinds = {"lost": self.lost, "added": self.added}
         return [f"{kind}: {', '.join(words)}" for kind, words in kinds.items() if words]
 
     def finishes(self, source: str) -> bool:
-        """Return whether the text ends as a sentence where its source does, and the model would end it there."""
+        """Return whether the text ends like a sentence (if its source does) and its end score is high enough."""
         return (ends(self.text) or not ends(source)) and (self.ending is None or self.ending >= LIKELY_END)
 
     def value(self, source: str) -> float:
-        """Return how good the text is: its similarity to the source, and how likely it and its end are."""
+        """Return the value of the text: similarity to the source, log-probability and end score; higher is better."""
         return SIMILARITY_WEIGHT * similarity(self.text, source) + (self.score or 0.0) + (self.ending or 0.0)
 
 
@@ -63,8 +64,9 @@ class Fitted:
     """
     The text that `fit` returns for a source, with its length and origin.
 
-    `fault` is `None` if the text fits, has the names and numbers of the source, and ends where the model would end it.
-    Otherwise it says what is wrong. If no text fits, `fit` returns the source unchanged; it never cuts a text.
+    `fault` is `None` if the text fits and its names and numbers are those of the source; a text of the model must also
+    be finished. Otherwise `fault` says what is wrong. If no text fits, `fit` returns the source unchanged; it never
+    cuts a text.
     """
 
     text: str
@@ -90,11 +92,14 @@ class _Request:
         return self.low <= candidate.length <= self.high
 
     def others(self) -> list[int]:
-        """Return the indices of the candidates that fit, without the source."""
+        """Return the indices of the candidates that fit, except the source."""
         return [k for k, candidate in enumerate(self.considered) if k and self.fits(candidate)]
 
     def rows(self, plans: bool) -> list[tuple[int, int, int]]:
-        """Return the planned lengths, each with its window; a model that does not plan stops at a limit's share."""
+        """
+        Return each planned length with its window. The window of a model that does not plan ends at the planned length
+        if there is only a limit.
+        """
         low, high = max(1, self.low), self.high
         if low > 1:
             return [(length, low, high) for length in {round(low + place * (high - low)): 0 for place in PLACES}]
@@ -103,7 +108,7 @@ class _Request:
 
     @property
     def open(self) -> bool:
-        """Whether the request still lacks a text that fits and has no fault."""
+        """Return whether the request still needs a text that fits and has no fault."""
         return not any(self.fits(candidate) and not candidate.faults for candidate in self.considered)
 
 
@@ -115,32 +120,33 @@ def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 
     """
     Fit texts to a length limit. The texts may come from a hosted model, a translator or a person.
 
-    A text that fits is returned byte for byte. Otherwise the best of the `candidates` that fit replaces it. If none
-    fits, the `model` rewords the text. A text is never cut.
+    A text that fits is returned unchanged, byte for byte. Otherwise the best candidate that fits replaces the text. If
+    no candidate fits without a fault, the `model` rewords the text. A text is never cut.
 
     Args:
         texts (`str` or `list[str]`): Sources.
-        length (`int`, `list[int]` or `str`): Units, for all texts or for each; or the name of a limit, `"bluesky"`.
-        unit (`str`, `Unit` or function, *optional*): A name, as `"character"`, or a unit of your own; defaults to the
-            model's, or characters.
+        length (`int`, `list[int]` or `str`): Limit in units, for all texts or for each; or the name of a limit, such
+            as `"bluesky"`.
+        unit (`str`, `Unit` or function, *optional*): A name, such as `"character"`, or a unit of your own; defaults to
+            the model's unit, or characters if it has none.
         constraint (`str`, *optional*, defaults to `"max"`): `"max"`, `"exact"` with a `tolerance`, or `"min"`.
-        tolerance (`int`, `float` or `tuple`, *optional*): With `"exact"`, a window, as `length_tolerance` of
+        tolerance (`int`, `float` or `tuple`, *optional*): With `"exact"`, a window, like `length_tolerance` of
             `generate`.
         candidates (`list` or function, *optional*): Other texts of the same meaning: a list for a single text, a list
-            of lists for several. Or a function `(text, length, tried) -> str or list of str`, which asks your own
-            model again; `tried` holds the texts that did not fit. It is called up to `attempts` times.
-        attempts (`int`, *optional*, defaults to 3): Calls of the function for each text.
-        model (`str` or pipeline, *optional*): Path or Hub name of a model that rewords, or a pipeline of the task
-            `"length-controlled-generation"`. Any instruct model works under the constraint; a length-controlled one
-            plans.
+            of lists for several texts. Or a function `(text, length, tried) -> str or list of str` that asks your own
+            model again; `tried` holds the texts that did not fit or had a fault.
+        attempts (`int`, *optional*, defaults to 3): Maximum number of calls of the function for each text.
+        model (`str` or pipeline, *optional*): Path or Hub name of a model that rewords texts, or a pipeline of the
+            task `"length-controlled-generation"`. Any instruct model works with the constraint; a length-controlled
+            model also plans its length.
         instruction (`str`, *optional*): System message of the chat, for a model with a chat template.
 
     Returns:
-        `Fitted` for a single text, else a list of them, in the order of the texts.
+        `Fitted` for a single text, else a list of `Fitted` in the order of the texts.
 
     Raises:
-        `TypeError`, `ValueError`: for texts that are no texts, an invalid length, another number of lengths or
-            candidates than of texts, or a unit that the model does not count.
+        `TypeError`, `ValueError`: if a text is not a `str`, a length is invalid, the number of lengths or candidates
+            differs from the number of texts, or the model cannot count the unit.
 
     Example:
 
@@ -163,7 +169,7 @@ def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 
 
 
 async def fit_async(texts, length, *, candidates=None, attempts: int = 3, **options):
-    """Fit texts as `fit` does, with a `candidates` function that is a coroutine; it runs for all texts at once."""
+    """Fit texts like `fit`. The `candidates` function may be a coroutine function; it runs for all texts at once."""
     job = _Job(texts, length, candidates=candidates, attempts=attempts, **options)
 
     async def ask(request: _Request) -> None:
@@ -229,7 +235,7 @@ class _Job:
                 self.add(request, several)
 
     def add(self, request: _Request, texts, origin: Any = "candidate") -> None:
-        """Add more texts to the candidates of a request, each with its length and its lost and added names."""
+        """Add new texts to the candidates of a request, with their lengths, lost and added names and numbers."""
         texts = [texts] if isinstance(texts, str) else list(texts)
         check_sources(texts)
         known = {candidate.text for candidate in request.considered}
@@ -240,20 +246,20 @@ class _Job:
                 known.add(text)
 
     def to_ask(self) -> list[_Request]:
-        """Return the open requests, for which the function is called."""
+        """Return the open requests if there is a `candidates` function, else an empty list."""
         return [request for request in self.requests if request.open] if self.function is not None else []
 
     def ask(self, request: _Request, asynchronous: bool = False) -> str | list[str] | Awaitable:
-        """Ask the `candidates` function for texts for a request."""
+        """Return the texts of the `candidates` function for a request, or its awaitable if `asynchronous`."""
         assert self.function is not None
         answer = self.function(request.source, request.requested, [one.text for one in request.considered[1:]])
         if inspect.isawaitable(answer) and not asynchronous:
-            getattr(answer, "close", lambda: None)()  # Python warns of a coroutine that nobody awaits
+            getattr(answer, "close", lambda: None)()  # Python warns if a coroutine is never awaited
             raise TypeError("the candidates function is a coroutine; call `await fit_async(...)` in place of fit")
         return answer
 
     def reword(self) -> None:
-        """Let the model reword the sources without a text that fits, and score the texts that fit."""
+        """Let the model reword the sources of open requests, and score the texts that fit."""
         if self.pipe is None:
             return
         for request, texts in self._by_sentences([request for request in self.requests if request.open]):
@@ -263,8 +269,8 @@ class _Job:
 
     def _by_sentences(self, requests: list[_Request]) -> list[tuple[_Request, list[str]]]:
         """
-        Return texts for the requests with several sentences: the model rewords each sentence, and the best combination
-        of sentences and their rewordings that fits is a text.
+        Return the requests with several sentences, each with a list of new texts. The model rewords each sentence. The
+        list holds the best combination of sentences and rewordings that fits, if there is one.
         """
         several = [(one, sentences) for one in requests if (sentences := _sentences(one.source))]
         counts = iter(self._count([text for _, sentences in several for text, _ in sentences]))
@@ -280,8 +286,8 @@ class _Job:
     @staticmethod
     def _part(request: _Request, sentence: str, n: int) -> _Request:
         """
-        Return the request for a sentence of `n` units. It may become shorter or longer than the whole text, in
-        proportion, because another sentence may stay as it is.
+        Return the request for a sentence of `n` units. The sentence may change by a larger share than the whole text,
+        because other sentences may stay as they are.
         """
         share = request.requested / request.considered[0].length
         low, high = 0, max(1, round(min(0.95, share + 0.05) * n))
@@ -294,7 +300,7 @@ class _Job:
         config = self.pipe.model.config
         plans = getattr(config, "length_controlled", False)
         options: dict[str, Any] = {"length_constraint": "exact", "length_unit": self.unit, "choose": False}
-        options["scores"] = False  # of all texts; only those that fit need one
+        options["scores"] = False  # only texts that fit need a score
         options |= {"num_beams": BEAMS, "num_return_sequences": BEAMS}
         if plans and config.length_optional:
             options["guidance_scale"] = GUIDANCE
@@ -308,7 +314,10 @@ class _Job:
                 self.add(request, [text for text in texts if text], "model")
 
     def _combined(self, request: _Request, parts: list[_Request], gaps: list[str]) -> list[str]:
-        """Return the most valuable combination that fits of the sentences and their rewordings, if there is one."""
+        """
+        Return a list of the combination of sentences and rewordings that fits and has the highest value; empty if none
+        fits.
+        """
         best: dict[int, tuple[float, str]] = {0: (0.0, "")}  # by length
         for part, gap in zip(parts, gaps, strict=True):
             grown: dict[int, tuple[float, str]] = {}
@@ -321,7 +330,7 @@ class _Job:
                         grown[length] = more, text + gap + one.text
             best = grown
         texts = [text for _, text in sorted(best.values(), reverse=True)]
-        # the white space has a length too, and counts of parts need not add up
+        # white space also has a length, and the counts of parts may not add up
         fitting = [text for text, n in zip(texts, self._count(texts), strict=True) if request.low <= n <= request.high]
         return fitting[:1]
 
@@ -330,7 +339,10 @@ class _Job:
         return count_texts(getattr(self.pipe, "tokenizer", None), texts, self.unit)
 
     def _score(self, pairs: list[tuple[_Request, int]]) -> None:
-        """Score the candidates with these indices, if the model can generate without a length."""
+        """
+        Set the score and the ending of candidates, given as request and index, if the model can generate without a
+        length.
+        """
         config = self.pipe.model.config
         if getattr(config, "length_controlled", False) and not getattr(config, "length_optional", False):
             return
@@ -347,13 +359,16 @@ class _Job:
         return [{"role": "system", "content": self.instruction}, {"role": "user", "content": source}]
 
     def results(self) -> Any:
-        """Return the results: the best text of each request."""
+        """Return the best text of each request: a `Fitted` for a single text, else a list."""
         results = [_best(request, str(self.unit)) for request in self.requests]
         return results[0] if self.single else results
 
 
 def _best(request: _Request, unit: str) -> Fitted:
-    """Return the best text: the source, then texts that keep names and numbers, then texts that end as the source."""
+    """
+    Return the best text: the source if it fits or nothing fits. Otherwise prefer texts without faults, then texts that
+    are finished, then the highest value.
+    """
     source, *others = request.considered
     fitting = [candidate for candidate in others if request.fits(candidate)]
     fault = None
@@ -375,7 +390,7 @@ def _best(request: _Request, unit: str) -> Fitted:
 
 
 def _sentences(text: str) -> list[tuple[str, str]]:
-    """Return the sentences of a text with several, each with the white space before it; an empty list for one."""
+    """Return the sentences of a text, each with the white space before it; an empty list for a single sentence."""
     bounds = [0, *(end for end in sentence_ends(text) if text[end:].strip()), len(text)]
     pieces = [text[begin:end].rstrip() for begin, end in zip(bounds, bounds[1:], strict=False)]
     starts = [len(piece) - len(piece.lstrip()) for piece in pieces]
@@ -385,9 +400,9 @@ def _sentences(text: str) -> list[tuple[str, str]]:
 
 def similarity(text: str, other: str) -> float:
     """
-    Return the similarity of two texts: the F-score of their character trigrams, without spaces; recall counts twice.
+    Return the similarity of two texts, 0 to 1: the F2 score of their character trigrams, without white space.
 
-    This is chrF (Popović 2015) with trigrams alone.
+    This is chrF (Popović 2015) with trigrams alone; recall weighs twice as much as precision.
 
     Example:
 
@@ -409,8 +424,8 @@ def _trigrams(text: str) -> Counter[str]:
 
 def lost(source: str, text: str) -> tuple[str, ...]:
     """
-    Return the lost words: numbers and names of a source that a text lacks. A name is a capitalized word that does not
-    begin a sentence.
+    Return the numbers and names of a source that a text lacks. A name is a capitalized word that does not begin a
+    sentence.
 
     Example:
 

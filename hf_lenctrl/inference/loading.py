@@ -1,4 +1,4 @@
-"""`hf_lenctrl.pipeline`: the pipeline of transformers for a model, with types."""
+"""`hf_lenctrl.pipeline`, which is `transformers.pipeline` with types."""
 
 import difflib
 import inspect
@@ -28,17 +28,17 @@ def pipeline(
     **defaults: Unpack[Defaults],
 ) -> LengthControlledGenerationPipeline:
     """
-    Return the pipeline of a model. The call is `transformers.pipeline("length-controlled-generation", ...)`, but with
-    types, because a type checker does not know this task.
+    Return the pipeline of a model: call `transformers.pipeline("length-controlled-generation", ...)`. This function
+    has types, because a type checker does not know this task.
 
     Args:
-        model (`str`, `Path` or `PreTrainedModel`): Hub name or folder of the model, or the model.
+        model (`str`, `Path` or `PreTrainedModel`): Hub name or folder of the model, or the model itself.
         tokenizer (`str` or `PreTrainedTokenizerBase`, *optional*): Defaults to the model's own.
         device, device_map, dtype, revision, token, trust_remote_code, model_kwargs: As for `transformers.pipeline`.
         defaults: Options that hold for each call, see `LengthControlledGenerationPipeline`.
 
     Raises:
-        `TypeError`: for an option that neither the pipeline nor `generate` has.
+        `TypeError`: if an option is unknown to the pipeline and to `generate`.
     """
     known = {
         *Defaults.__annotations__,

@@ -1,4 +1,4 @@
-"""Types of a call of the pipeline, for type checkers and editors: its options, and what it returns."""
+"""Types of a pipeline call, for type checkers and editors: the options and the output."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -93,7 +93,7 @@ class GenerateOptions(TypedDict, total=False):
 
 
 class CallOptions(GenerateOptions, total=False):
-    """Options of a call beside `length` and `num_return_sequences`; see `LengthControlledGenerationPipeline`."""
+    """Options of a call other than `length` and `num_return_sequences`; see `LengthControlledGenerationPipeline`."""
 
     length_ratio: float | tuple[float, float] | None
     length_unit: str | None

@@ -32,86 +32,93 @@ logger = logging.getLogger(__name__)
 
 class LengthControlledGenerationPipeline(Pipeline):
     """
-    `hf_lenctrl.pipeline(path)`, or `transformers.pipeline("length-controlled-generation", model=path)` after `import
-    hf_lenctrl`.
+    The pipeline that `hf_lenctrl.pipeline(path)` returns. After `import hf_lenctrl`,
+    `transformers.pipeline("length-controlled-generation", model=path)` returns the same pipeline.
 
-    A length-controlled model plans its length; a constraint guarantees it. A plain sequence-to-sequence model needs a
-    constraint for a length. The pipeline loads the length predictor in the model's repository with the `revision` and
-    `token` of `pipeline(...)`, or of `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
+    A length-controlled model plans its length, and a constraint guarantees the length. A plain model needs a
+    constraint for a length. The pipeline loads the length predictor from the model's repository with the `revision`
+    and `token` of `pipeline(...)` or `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
 
     Args of a call:
-        inputs (`str` or `list[str]`): Sources; for a causal model prompts, or chats: lists of messages, which the
-            tokenizer's template renders.
-        length (`int`, `tuple`, `list` or `str`, *optional*): Units, for all texts or for each; a list for a single
-            text, or for each of several, gives one output for each length. A tuple `(lowest, highest)` is a range: one
-            output, of any length within; a model that does not choose takes the candidate with the highest mean
-            log-probability of a token at the candidate's own length. `"predict"` uses a length predictor (Oka et al.
-            2020), `"source"` the source's length (Lakew et al. 2019), `"reference"` that of `references`, the best
-            case; a name in `inference.presets.PRESETS`, such as `"bluesky"`, is this limit, in its unit. Defaults to
-            the model's; `None` switches that off. A dictionary of two units, `{"character": 30, "word": 6}`, has a
-            length in the model's unit (or the first), and a limit in another unit, an `int` or a list with one for
-            each text; both are kept, by default by `"max"`.
-        predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or the model and its
-            tokenizer; defaults to the one that the model's configuration names.
-        truncation (`bool`, *optional*, defaults to `False`): Predict the length for a text that is too long for the
-            predictor's encoder from its beginning.
-        references (`list[str]`, *optional*): One for each source, for `length="reference"`.
-        length_ratio (`float` or `tuple`, *optional*): Instead of a length, this many times the source's, rounded, at
-            least 1; or a range of ratios, `(0.9, 1.1)`, rounded so that no range goes beyond it.
-        length_unit (`str`, `Unit` or function, *optional*): The unit of the length, a name or your own; defaults to
-            the model's. A length-controlled model plans in its own unit, by the ratio of both units in the source.
-        length_constraint (`str`, *optional*): `"max"`, `"exact"`, `"min"` or `None`; defaults to the model's.
+        inputs (`str` or `list[str]`): Sources. For a causal model, prompts or chats. A chat is a list of messages,
+            which the tokenizer's template renders.
+        length (`int`, `tuple`, `list` or `str`, *optional*): Requested length in units, for all texts or for each. A
+            list for a single text, or a list for each text, gives one output for each length. A tuple
+            `(lowest, highest)` is a range: the output may have any length in the range. Without `choose`, the output
+            is the candidate with the highest mean log-probability of a token, given the candidate's own length.
+            `"predict"` uses a length predictor (Oka et al. 2020), `"source"` the length of the source (Lakew et al.
+            2019), and `"reference"` the length of `references`, the best case. A name in `inference.presets.PRESETS`,
+            such as `"bluesky"`, is this limit in its unit. Defaults to the model's length; `None` switches this
+            default off. A dictionary of two units, `{"character": 30, "word": 6}`, has a length in the model's unit
+            (or the first unit) and a limit in the second unit, an `int` or a list with one for each text. Both are
+            kept; the default constraint is `"max"`.
+        predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or a pair of predictor and
+            tokenizer; defaults to the predictor that the model's configuration names.
+        truncation (`bool`, *optional*, defaults to `False`): If a text is too long for the predictor's encoder,
+            predict the length from the beginning of the text.
+        references (`list[str]`, *optional*): One reference for each source, for `length="reference"`.
+        length_ratio (`float` or `tuple`, *optional*): Instead of a length, its ratio to the source's length, rounded
+            to a length of at least 1. Or a range of ratios, `(0.9, 1.1)`, see `ratio_ranges`.
+        length_unit (`str`, `Unit` or function, *optional*): The unit of the length, a name or your own unit; defaults
+            to the model's. A length-controlled model plans in its own unit; the ratio of both units in the source
+            converts the length.
+        length_constraint (`str`, *optional*): `"max"`, `"exact"`, `"min"` or `None`; defaults to the model's
+            constraint.
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,
-            see `LengthControlledGeneration.generate`; a list holds one for each text. A call without a constraint has
-            the model's.
-        finish (`str`, *optional*): With `"max"`, for a model that does not plan: end an output that is too long after
-            a `"sentence"` or a `"word"`. Adds `finish` to the output: `"sentence"`, `"word"`, `"cut"` (within a word),
-            or `"model"` if the model ended it.
+            see `LengthControlledGeneration.generate`; a list has one tolerance for each text. If the call sets no
+            constraint, the default is the model's tolerance.
+        finish (`str`, *optional*): With `"max"`, for a model that does not plan: end an output that would be too long
+            after a `"sentence"` or a `"word"`. Adds `finish` to the output, which says where the text ends:
+            `"sentence"`, `"word"`, `"cut"` (inside a word), or `"model"` if the model ended the text.
         length_from (`str` or `list[int]`, *optional*): For a causal model that thinks, the marker that ends its
-            thoughts: `"</think>"`, or ids, see `LengthControlledGeneration.generate`. The output has the answer alone,
-            without white space at its start, and `thoughts`, the text before the marker. If the marker is missing,
-            the `fault` says so, the answer is empty, and nothing kept the length; otherwise the `fault` is `None`.
-        thinking_budget (`int`, *optional*): With `length_from`, new tokens after which the marker is added.
-        num_return_sequences (`int`, *optional*, defaults to 1): Outputs for each source.
-        rerank (`bool` or `int`, *optional*, defaults to `False`): Generate this many candidates (`True`: 20) and
-            return first those that contain most source words (`hf_lenctrl.rerank`).
+            thoughts: `"</think>"`, or ids, see `LengthControlledGeneration.generate`. The generated text is the answer
+            alone, without white space at its start; `thoughts` is the text before the marker. If the marker is
+            missing, the answer is empty, no constraint was applied, and `fault` says so; otherwise `fault` is `None`.
+        thinking_budget (`int`, *optional*): With `length_from`, the maximum number of tokens of thoughts; then the
+            marker is added.
+        num_return_sequences (`int`, *optional*, defaults to 1): Number of outputs for each source.
+        rerank (`bool` or `int`, *optional*, defaults to `False`): Generate this many candidates (`True`: 20), and rank
+            candidates with more words of the source first (`hf_lenctrl.rerank`).
         choose (`bool`, *optional*): For a model with `length_optional` and a constraint: generate candidates with
-            several planned lengths and with none, and return the best, with its `score`, the log-probability without a
-            length (`hf_lenctrl.inference.ranking.rank`). The text that the model generates without a length is the
-            best if it fits. `"max"` then returns the best text of at most this length, not the longest. More than
-            eight lengths of a text share the candidates of one search by length (`hf_lenctrl.inference.search`). By
-            default yes; `False` is faster, with one search. Not with `finish`, `rerank`, `do_sample` or
+            several planned lengths and with no planned length, and return the best
+            (`hf_lenctrl.inference.ranking.rank`) with its `score`, the log-probability without a length. The text that
+            the model generates without a length is the best if it fits. `"max"` then returns the best text of at most
+            this length, not the longest text. More than eight lengths of a text share the candidates of one search by
+            length (`hf_lenctrl.inference.search`). Defaults to `True` where possible; `False` is faster, with one
+            search. Not with `finish`, `length_from`, two units, a streamer, `rerank`, `do_sample` or
             `num_return_sequences`.
-        scores (`bool`, *optional*, defaults to `True`): `False` leaves the `score` out where no choice needs it, which
-            saves a pass of the model.
-        min_score (`float`, *optional*): Adds `low_score` to the output: whether its `score` is lower. Not for a model
-            that needs a length.
-        on_low_score (`str`, *optional*, defaults to `"flag"`): With a `min_score`, return an output of a low score
-            with the flag; `"natural"`, return instead the text that the model generates without a length, however
-            long it is; `"error"`, raise `ValueError`.
-        batch_size (`int`, *optional*, defaults to 32): Sources generated together; similar lengths share a batch.
-        batch_tokens (`int`, *optional*): Make batches of this many positions instead: rows times the longest source in
-            tokens plus the longest requested length in units, so that short texts come in large batches.
-        progress_bar (`bool`, *optional*): By default for more than one batch.
+        scores (`bool`, *optional*, defaults to `True`): `False` omits the `score` if no choice needs the score, which
+            saves a forward pass.
+        min_score (`float`, *optional*): Adds `low_score` to the output: whether its `score` is below this number. Not
+            for a model that needs a length.
+        on_low_score (`str`, *optional*, defaults to `"flag"`): If the score of an output is below `min_score`:
+            `"flag"` returns the output with the flag; `"natural"` returns instead the text of any length that the
+            model generates without a length; `"error"` raises `ValueError`.
+        batch_size (`int`, *optional*, defaults to 32): Number of sources in a batch; similar lengths share a batch.
+        batch_tokens (`int`, *optional*): Instead of `batch_size`, the maximum number of positions in a batch: rows
+            times the sum of the longest source in tokens and the longest requested length in units. Short texts then
+            come in large batches.
+        progress_bar (`bool`, *optional*): Show a progress bar; by default if there is more than one batch.
         kwargs: For `generate`: `num_beams=4`, `do_sample=True`, ...
 
     Returns (of a call):
-        `dict` with `generated_text`, `length` (measured), `requested_length`, `length_unit`, `window` (its lowest and
-            highest length, where there is one), `lengths` in each unit of a length in two, and `score`, the
-            log-probability of the text without a length, of a model with `length_optional` or with a `min_score` (else
-            with `return_dict_in_generate=True, output_scores=True` the mean log-probability of a token in the search).
-            A list of them for `num_return_sequences` above 1; a list of either for several lengths of a text, and for
-            sources in a list.
+        `dict` with `generated_text`, `length` (produced), `requested_length` and `length_unit`. If there is a window,
+            also `window`, the lowest and the highest length. If the length is in two units, also `lengths` in both
+            units. If the model has `length_optional`, or with `min_score`, also `score`, the log-probability of the
+            text without a length; else, with `return_dict_in_generate=True, output_scores=True`, `score` is the mean
+            log-probability of a token in the search. If `num_return_sequences` is above 1, a list of such `dict`. For
+            several lengths of a text, and for a list of sources, a list of these results.
 
     Raises:
-        `TypeError`, `ValueError`: for inputs that are not texts or are empty, a missing or invalid length (below 1 or
-            not an integer), both `length` and `length_ratio`, another unit for a model that plans in a cost, a plain
-            model without a constraint, and a predictor that is missing or has another unit.
+        `TypeError`, `ValueError`: if an input is empty or not a text; if the length is missing or invalid (below 1 or
+            not an integer), or `length` and `length_ratio` are both given; if a model that plans in a cost gets
+            another unit; if a plain model gets a length without a constraint; or if the predictor is missing or has
+            another unit.
     """
 
     model: Any
     tokenizer: Any
-    _load_tokenizer = None  # None, because we raise our own error if it is missing
+    _load_tokenizer = None  # None, because we raise our own error if the tokenizer is missing
     _load_processor: Any = False
     _load_image_processor: Any = False
     _load_feature_extractor: Any = False
@@ -120,19 +127,19 @@ class LengthControlledGenerationPipeline(Pipeline):
         loaded = model if isinstance(model, LoadedModel) else LoadedModel(model)
         super().__init__(loaded.model, *args, **kwargs)
         name = getattr(self.model, "name_or_path", "the model")
-        check_shards(name)  # again here, because transformers tries the stock class if our class raises
+        check_shards(name)  # again, because transformers tries the stock class if ours raises an error
         check_tokenizer(self.tokenizer, name, self.model)
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
         self._predictors = Predictors(self.model, {**loaded.hub_options, **given})
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
-        self._tables: dict[tuple[str | Unit, int], UnitTable] = {}  # of other units than the model's
+        self._tables: dict[tuple[str | Unit, int], UnitTable] = {}  # tables of units other than the model's
         self._controlled = getattr(self.model.config, "length_controlled", False)
         self._causal = not self.model.config.is_encoder_decoder
         if self._causal and self.tokenizer.pad_token is None:  # like the text-generation pipeline of transformers
             self.tokenizer.pad_token = self.tokenizer.eos_token
-        # An encoder that gets the length runs for each job, and the prompt of a causal model is in its output.
+        # Each job needs its own source if the encoder reads the length, or if the output contains the prompt.
         reads_length = tokens is not None or getattr(self.model.config, "encoder_length_embedding", False)
         self._encodes_each = reads_length or self._causal
 
@@ -140,7 +147,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         return {}, kwargs, {}  # the arguments of `pipeline(...)` are defaults for each call
 
     def save_pretrained(self, save_directory, **kwargs):
-        """Save model and tokenizer, not the code of the task as the base method does: the package brings the task."""
+        """Save the model and the tokenizer, but not the code of the task, because the package has this code."""
         self.model.save_pretrained(save_directory, **kwargs)
         self.tokenizer.save_pretrained(save_directory, **kwargs)
 
@@ -206,14 +213,14 @@ class LengthControlledGenerationPipeline(Pipeline):
         return self._tables[unit, size].to(self.device)
 
     def _sizes(self, prompts: Sequence[Prompt]) -> dict[int, int]:
-        """Return the tokens of each source."""
+        """Return the number of tokens of the source at each place."""
         counts = count_texts(self.tokenizer, [prompt.text for prompt in prompts], "token")
         return dict(enumerate(count + self.tokenizer.num_special_tokens_to_add() for count in counts))
 
     def _encode(self, jobs: Sequence[Job]) -> tuple[Any, torch.Tensor | None]:
         """
-        Return the encoded sources of a batch, and the source of each job, `(jobs,)`; `None` where each job has its
-        own. A source is encoded once for all its jobs, but for an encoder that gets the length.
+        Return two values: the tokenized sources of a batch, and the index of each job's source, `(jobs,)`, or `None`
+        if each job has its own source. Each source is encoded once for all its jobs, unless the jobs need their own.
         """
         sources = {job.request.place: job.request.source for job in jobs}
         if self._encodes_each or len(sources) == len(jobs):
@@ -231,7 +238,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         return [self.tokenizer.convert_tokens_to_ids(name) for name in named]
 
     def _add_scores(self, call: Call, requests: Sequence[Request], results: list[Any]) -> None:
-        """Add the window and the score to each output, and treat outputs of a low score, in place."""
+        """Add the window and the score to each output, and handle outputs of a low score, in place."""
         several = [result if isinstance(result, list) else [result] for result in results]
         outputs = [(request, out) for request, own in zip(requests, several, strict=True) for out in own]
         if call.length_constraint in ("exact", "min") and not call.ranged:
@@ -251,7 +258,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             self._treat_low(call, outputs, call.min_score)
 
     def _treat_low(self, call: Call, outputs: list[tuple[Request, dict[str, Any]]], least: float) -> None:
-        """Flag outputs with a score below `least`; raise with `"error"`, replace them in place with `"natural"`."""
+        """Flag outputs with a score below `least`. With `"error"`, raise; with `"natural"`, replace in place."""
         for _, out in outputs:
             out["low_score"] = out["score"] < least
         low = [(request, out) for request, out in outputs if out["low_score"]]
@@ -270,7 +277,7 @@ class LengthControlledGenerationPipeline(Pipeline):
                 out |= natural[request.source] | kept
 
     def preprocess(self, prompts: Sequence[Prompt], *, tokens: list[int] | None = None, **_) -> Any:
-        """Encode the sources of a batch, each behind its length token if there are such tokens."""
+        """Tokenize the sources of a batch. If there are length tokens, put one before each source."""
         if self._causal:
             return encode_prompts(self.tokenizer, prompts)
         encode = partial(
@@ -304,7 +311,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         other: UnitTable | None,
         rows: torch.Tensor | None,
     ) -> dict[str, Any]:
-        """Generate the outputs of a batch of jobs: their ids, and what can be known from these alone."""
+        """Generate a batch of jobs. Return the ids, and the counts, scores and thoughts that texts do not show."""
         batch.pop("token_type_ids", None)
         if rows is not None:
             batch = encode_once(self.model, batch, rows.to(self.device))
@@ -328,7 +335,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if call.finish is not None:
             prompt = prompt or 1  # the decoder's start token
             finish = self._finish(call, jobs, table, prompt, thoughts, arguments)
-        # the choice ranks such texts low, and thoughts are free
+        # avoid runs of marks, unless the choice ranks them low, or the text has thoughts, which are free
         if call.length_constraint not in (None, "max") and not call.choose and call.length_from is None:
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or []), self._mark_runs]
         target = target_of(jobs, call.length_constraint, table, other)
@@ -336,12 +343,12 @@ class LengthControlledGenerationPipeline(Pipeline):
         ids = found if isinstance(found, torch.Tensor) else found.sequences
         scores, token_scores = getattr(found, "sequences_scores", None), None
         if plan.scores_tokens:
-            own = self.model.unit_table if self._controlled else table  # the model plans in it
+            own = self.model.unit_table if self._controlled else table  # the model plans in its unit
             token_scores = token_log_probabilities(
                 self.model, own, ids, inputs, self._causal * prompt, controlled=self._controlled
             )
         counts, others = None, None
-        if table.unit in ("token", COST):  # a text does not show these units, only its ids
+        if table.unit in ("token", COST):  # only ids show these units, not texts
             counts = table.count(ids[:, prompt:]) if thoughts is None else thoughts.count_and_state(ids, prompt)[0]
         if other is not None and other.unit == "token":
             others = other.count(ids[:, prompt:]).tolist()
@@ -369,7 +376,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         thoughts: Thoughts | None,
         arguments: dict[str, Any],
     ) -> FinishLogitsProcessor:
-        """Return the processor of `finish`, and add it to the arguments of `generate`; hold the text of a streamer."""
+        """Add the processor of `finish` to the arguments of `generate`, and return it; hold back a streamer's text."""
         limits = torch.tensor([job.high for job in jobs], device=table.weights.device)
         options: dict[str, Any] = {"eos_token_id": eos_of(self.model), "prompt_length": prompt, "thoughts": thoughts}
         process = FinishLogitsProcessor(self.tokenizer, table, limits, str(call.finish), **options)
@@ -380,7 +387,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         return process
 
     def _answers(self, thoughts: Thoughts, ids: torch.Tensor, prompt: int) -> list[tuple[str, str | None]]:
-        """Return the thoughts and the answer of each output, `ids (outputs, positions)`; `None` without an answer."""
+        """Return thoughts and answer of each of `ids (outputs, positions)`; without a marker, the answer is `None`."""
         ends, closed = eos_of(self.model), thoughts.closed(ids[:, :prompt]).tolist()
         written = [[i for i in own if i not in ends] for own in ids[:, prompt:].tolist()]
         return [thoughts.marker.split(own, over) for own, over in zip(written, closed, strict=True)]
@@ -399,7 +406,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         )
         if answers is not None:
             texts = [answer or "" for _, answer in answers]
-        counts = outputs["counts"]  # of the ids, or of the texts, in a unit that the table has checked
+        counts = outputs["counts"]  # counts of the ids; else count the texts, in a unit that the table has checked
         counts = list(map(counter_of(unit), texts)) if counts is None else counts.tolist()
         others = outputs["others"]
         if others is None and call.other is not None:
@@ -425,7 +432,7 @@ class LengthControlledGenerationPipeline(Pipeline):
 
 
 def target_of(jobs: Sequence[Job], constraint: str | None, table: UnitTable, other: UnitTable | None) -> Target | None:
-    """Return the target of a batch of jobs, in units of a table and of another one; `None` for jobs without length."""
+    """Return the target of a batch of jobs, in the units of `table` and `other`; `None` if jobs have no length."""
     if jobs[0].planned is None:
         return None
     planned, low, high, limit = (

@@ -1,4 +1,4 @@
-"""Limits with a name: what a service, a program or a style guide allows."""
+"""Named length limits of services, programs and style guides."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ PRESETS: dict[str, tuple[str, int]] = {
     "commit_subject": ("character", 50),
     "google_ads_headline": ("width", 30),
     "netflix": ("width", 42),
-    "seo_title": ("arial", 30_000),  # 600 pixels of Arial at 20 pixels an em
+    "seo_title": ("arial", 30_000),  # 600 pixels of Arial at 20 pixels per em
     "sms": ("sms", 160),
     "x": ("x", 280),
 }
@@ -19,7 +19,7 @@ PRESETS: dict[str, tuple[str, int]] = {
 
 def limit_of(length: Any, unit: Any) -> tuple[Any, Any]:
     """
-    Return a length and its unit, also for the name of a limit. Raises `ValueError` for a name with another unit.
+    Return a length and its unit, or the limit and unit that `length` names. Raise `ValueError` if `unit` differs.
 
     Example:
 

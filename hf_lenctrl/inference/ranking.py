@@ -1,4 +1,4 @@
-"""Order the outputs for a text: by words of the source, or by their log-probability with or without a length."""
+"""Rank the outputs for a text, by words of the source or by log-probability with or without a length."""
 
 import inspect
 import math
@@ -19,7 +19,7 @@ from .sentences import ends, pieces_of, sentence_ends
 
 
 Pair = tuple[int, str]
-_AT_ONCE = 16  # outputs in one batch, because their logits take more memory than a step of generation
+_AT_ONCE = 16  # maximum number of outputs in a batch, because their logits take more memory than a step of generation
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class ChoiceConfig:
     configuration; the defaults were chosen on validation rows of `models/translate_to_english`.
 
     Attributes:
-        planned_shares (`tuple[float, ...]`): Planned lengths for a limit, as shares of it.
-        beams (`int`): Beams and candidates, divided among the searches of a text.
+        planned_shares (`tuple[float, ...]`): Planned lengths for a limit, as shares of this limit.
+        beams (`int`): Total number of beams and candidates, divided among the searches of a text.
         natural_room (`int`): Limit of the natural text, as a multiple of the length.
         few_lengths (`int`): A text with more lengths than this gets one search by length.
-        shared_beams (`int`): Beams of the search by length, in each group, and of its natural text.
-        branches (`int`): Most likely next entries that the search by length tries for each hypothesis.
+        shared_beams (`int`): Number of beams in each group of the search by length, and of the natural text.
+        branches (`int`): Number of most likely next entries that the search by length tries for each hypothesis.
     """
 
     planned_shares: Sequence[float] = (1.0, 0.9, 0.8)
@@ -46,7 +46,7 @@ class ChoiceConfig:
 
     @classmethod
     def of(cls, config) -> "ChoiceConfig":
-        """Return the constants in a model's configuration. Raises `ValueError` for unknown names."""
+        """Return the constants in a model's configuration. Raise `ValueError` if a name is unknown."""
         own = getattr(config, "choice", None) or {}
         known = [option.name for option in fields(cls)]
         if unknown := [name for name in own if name not in known]:
@@ -58,16 +58,16 @@ def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | Non
     """
     Order candidates by how many words of the source they contain, after Takase & Okazaki 2019, section 3.3 (n = 20).
 
-    The score is our own. Words are lower-cased runs of letters and digits, compared by their Porter stems. Each
-    distinct stem of a candidate that is in the source counts once, so that a repeated word gains nothing. Among equal
-    candidates the better score comes first. The score of the authors counts repeated words; it is in
+    The count is our own definition. Words are lower-cased runs of letters and digits, compared by their Porter stems.
+    Each distinct stem of a candidate that is in the source counts once, so that a repeated word gains nothing.
+    Candidates with equal counts are ordered by score. The authors count repeated words, see
     `lab/reproduce/reranking.py`.
 
     Args:
-        source (`str`): The text of the candidates.
+        source (`str`): The source of the candidates.
         candidates (`Sequence[str]`): The n best outputs, best first.
-        scores (`Sequence[float]`, *optional*): One score for each, higher is better; by default the order of the
-            candidates.
+        scores (`Sequence[float]`, *optional*): One score for each candidate, higher is better; by default the order of
+            the candidates.
 
     Returns:
         `list[int]`: Indices of `candidates`, the best one first.
@@ -91,21 +91,21 @@ def log_probabilities(model, tokenizer, sources: Sequence, texts: Sequence[str])
     """
     Return the log-probability of each text, given its source (sequence-to-sequence model) or prompt (causal model).
 
-    With a length, a length-controlled model computes the probability of the end from the length alone. A plain model
-    computes it from the text, so it finds the candidate that ends like a sentence.
+    Given a length, a length-controlled model computes the probability of EOS from the length alone. A plain model
+    computes this probability from the text, so candidates that end like a sentence score higher.
 
     Args:
-        model (`PreTrainedModel`): A plain model of the task, such as the one that length control was added to, or
-            one with `length_optional`, which then gets no length.
-        tokenizer (`PreTrainedTokenizerBase`): The model's.
-        sources (`Sequence`): One for each text; a causal model's prompts, texts or chats.
+        model (`PreTrainedModel`): A plain model of the task, such as the model before length control was added; or a
+            model with `length_optional`, which gets no length here.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        sources (`Sequence`): One source for each text; for a causal model, prompts that are texts or chats.
         texts (`Sequence[str]`): Candidates.
 
     Returns:
-        `list[float]`: Sums over the tokens of each text and its EOS; higher is better.
+        `list[float]`: For each text, the sum over its tokens and EOS; higher is better.
 
     Raises:
-        `TypeError`: for a single text instead of a list.
+        `TypeError`: if `sources` or `texts` is a single text instead of a list.
     """
     return [float(chosen.sum()) for chosen, _, _ in _entry_log_probabilities(model, tokenizer, sources, texts)]
 
@@ -113,8 +113,9 @@ def log_probabilities(model, tokenizer, sources: Sequence, texts: Sequence[str])
 @torch.no_grad()
 def endings(model, tokenizer, sources: Sequence, texts: Sequence[str]) -> list[tuple[float, float]]:
     """
-    Return the log-probability of each text, and how likely its end is: the log-probability of its last mark or of the
-    EOS, less that of the likeliest entry in this place. It is about 0 where a sentence may end; "I will be." has -10.
+    Return the log-probability and the end score of each text. The end score says how likely the final marks and EOS
+    are: it is the lowest of their log-probabilities, each minus the log-probability of the most likely entry at the
+    same position. It is about 0 where a sentence may end; "I will be." has -10.
     """
     pieces, found = pieces_of(tokenizer, model.get_output_embeddings().weight.shape[0]), []
     for chosen, best, ids in _entry_log_probabilities(model, tokenizer, sources, texts):
@@ -143,7 +144,7 @@ def _entry_log_probabilities(
 
 
 def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return logits `(B, T, V)` of a sequence-to-sequence model, ids `(B, T)`, and a mask of texts and their EOS."""
+    """Return logits `(B, T, V)` of a sequence-to-sequence model, ids of texts with EOS, and their mask, `(B, T)`."""
     positions = getattr(model.config, "max_position_embeddings", None) or 10**9
     limit = min(tokenizer.model_max_length, positions)
     padded = {"padding": True, "truncation": True, "max_length": limit, "return_tensors": "pt"}
@@ -159,15 +160,17 @@ def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.T
 
 
 def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
-    """Return the arguments that disable the length of a model with `length_optional`; none for other models."""
+    """
+    Return the arguments that disable the length of a model with `length_optional`; an empty dictionary for other
+    models.
+    """
     optional = getattr(model.config, "length_optional", False)
     return {"length": torch.zeros(rows, dtype=torch.long, device=model.device)} if optional else {}
 
 
 def _of_answers(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
-    Return the same as `_of_targets` for a causal model: logits, ids and mask of answers. A prompt of several answers
-    is read once.
+    Return logits, ids and mask of the answers of a causal model, like `_of_targets`. A shared prompt is read once.
     """
     plain = without_length(model)
     filler = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
@@ -212,13 +215,14 @@ def token_log_probabilities(
     model, table: UnitTable, ids: torch.Tensor, inputs: dict, prompt: int, *, controlled: bool
 ) -> list[float]:
     """
-    Return the mean log-probability of a token for each output, EOS included, from the model that generated it.
+    Return the mean log-probability of a token of each output, EOS included, from the model that generated the output.
 
-    A length-controlled model (`controlled`) gets the produced length of the output, not the planned length. It expects
-    EOS there and nowhere else, so that the means of texts of different lengths can be compared.
+    A length-controlled model (`controlled`) gets the produced length of the output, not the planned length. The model
+    expects EOS at this length and nowhere else, so the means of texts of different lengths are comparable.
 
     `ids (outputs, sequence_length)` are the ids that `generate` returned; their first `prompt` positions are a causal
-    model's prompt. `inputs` are the arguments of that call for each row; the outputs of a row follow each other.
+    model's prompt. `inputs` are the arguments of that call, with one row for each source; the outputs of a source
+    follow each other.
     """
     given = {name: value for name, value in inputs.items() if value is not None}
     copies, eos = len(ids) // len(inputs["attention_mask"]), torch.tensor(eos_of(model), device=ids.device)
@@ -235,7 +239,7 @@ def token_log_probabilities(
         if "position_ids" in inspect.signature(model.forward).parameters:  # because the prompts are padded on the left
             given["position_ids"] = (mask.cumsum(dim=-1) - 1).clamp(min=0)
         if controlled:
-            progress = torch.nn.functional.pad(table.progress(ids[:, prompt:]), (1, 0))  # before each of the answer
+            progress = torch.nn.functional.pad(table.progress(ids[:, prompt:]), (1, 0))  # before each answer token
             given["progress"] = torch.nn.functional.pad(progress, (prompt - 1, 0), value=-1)
     else:
         given["decoder_input_ids"] = ids[:, :-1]
@@ -252,12 +256,13 @@ def token_log_probabilities(
 
 def rank(text: str, plain: float, natural: str) -> tuple[int, float]:
     """
-    Rank a candidate: return its rank as a pair; higher is better.
+    Return the rank of a candidate as a pair; higher is better.
 
     `plain` is the candidate's log-probability without a length (`log_probabilities`). The `natural` text, which the
-    model generates without a length, is the best candidate: if its length is allowed, no choice is needed. If it ends
-    a sentence, a candidate that also ends one, and has no more sentences, comes before the others, because a piece of
-    a second sentence only fills the length. Among equal candidates the log-probability decides.
+    model generates without a length, has the highest rank, because no choice is needed if its length is allowed. If
+    the natural text ends a sentence, candidates that also end a sentence, and have no more sentences, come before the
+    others, because a piece of a second sentence only fills the length. Among equal candidates the log-probability
+    decides.
     """
     if text == natural:
         return 2, math.inf
@@ -274,10 +279,10 @@ def choose(
     sources_at: Mapping[int, Prompt],
 ) -> list[Pair]:
     """
-    Choose the best candidate of each pool, by `rank`; a `Pair` is the place of a source and a text.
+    Return the best candidate of each pool, by `rank`. A candidate is a `Pair`: the place of a source, and a text.
 
-    `natural` has the natural text of each source, and `sources_at` the source of each place. `plain` has the known
-    log-probabilities, those of a search by length; this function adds the others.
+    `natural` has the natural text of each place, and `sources_at` the source of each place. `plain` has the
+    log-probabilities that are known from a search by length; this function adds the missing ones in place.
     """
     new = {pair for pool in pools for pair in pool} - plain.keys()
     # The texts of a source stay together, so that its encoder runs once or twice. Similar sizes need less padding.

@@ -1,4 +1,4 @@
-"""The options of a call of the pipeline, checked once, and the requests that are made from them."""
+"""The options of a pipeline call, which are checked once, and the requests that are made from these options."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from .sources import is_ranged, plans_of, requested_lengths
 
 
 LOW_SCORES = ("flag", "natural", "error")
-LENGTH_PLANS = 3  # planned lengths of a range, evenly spread
+LENGTH_PLANS = 3  # number of planned lengths of a range
 _WITH_A_LENGTH = (
     *("length_constraint", "length_tolerance", "finish", "length_from", "thinking_budget"),
     *("predictor", "references", "choose"),
@@ -34,12 +34,12 @@ class Request:
     Attributes:
         source (`Prompt`): The source.
         place (`int`): Index of the source in the call.
-        requested (`int` or `tuple[int, int]`, *optional*): The requested length, or the range; `None` for a model that
-            needs no length.
-        low, high (`int`): The lowest and the highest length that fits, in units; 0 without a length.
+        requested (`int` or `tuple[int, int]`, *optional*): The requested length, or the range; `None` if the call has
+            no length.
+        low, high (`int`): The lowest and the highest length that fits, in units; 0 if there is no length.
         planned (`tuple[int, ...]`): Lengths that the decoder may be conditioned on; a range has several.
-        limit (`int`, *optional*): The limit in the other unit, `Call.other`.
-        rate (`float`): Units that the model plans in, for each unit of the request.
+        limit (`int`, *optional*): The limit in the second unit, see `Call.other`.
+        rate (`float`): Number of units that the model plans with, for one unit of the request.
     """
 
     source: Prompt
@@ -52,7 +52,7 @@ class Request:
     rate: float = 1.0
 
     def plan(self, length: int) -> int:
-        """Return a planned length in the unit that the model plans in."""
+        """Convert a planned length to the unit that the model plans in."""
         return max(1, round(self.rate * length))
 
     def fits(self, length: int) -> bool:
@@ -62,17 +62,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Abilities:
-    """What a model can do with a length, from its configuration."""
+    """The abilities of a model that concern length, from its configuration."""
 
     unit: str | None  # unit in which the model was trained to count
-    is_controlled: bool  # it has a length encoding
-    needs_unit: bool  # it counts in its own unit alone
-    is_optional: bool  # it also generates without a length
+    is_controlled: bool  # whether the model has a length encoding
+    needs_unit: bool  # whether the model counts only in its own unit
+    is_optional: bool  # whether the model also generates without a length
     is_causal: bool
 
     @classmethod
     def of(cls, config: PreTrainedConfig) -> "Abilities":
-        """Return the abilities of the model with a configuration."""
+        """Return the abilities of a model with this configuration."""
         controlled = getattr(config, "length_controlled", False)
         return cls(
             unit=getattr(config, "length_unit", None),
@@ -90,7 +90,7 @@ def switches_off(options: Mapping[str, Any]) -> bool:
 
 @dataclass
 class Call:
-    """The checked options of a call; `read` makes it."""
+    """The checked options of a call, which `read` builds."""
 
     length: Length | list[Any] = None
     length_ratio: float | tuple[float, float] | None = None
@@ -113,23 +113,23 @@ class Call:
     batch_tokens: int | None = None
     progress_bar: bool | None = None
 
-    able: Abilities = field(init=False)  # the model's
-    options: dict[str, Any] = field(default_factory=dict, init=False)  # the others, for `generate`
-    defaults: GenerationConfig = field(default_factory=GenerationConfig, init=False)  # those of `generate`
+    able: Abilities = field(init=False)  # abilities of the model
+    options: dict[str, Any] = field(default_factory=dict, init=False)  # all other options, for `generate`
+    defaults: GenerationConfig = field(default_factory=GenerationConfig, init=False)  # defaults of `generate`
     own: dict[str, Any] = field(default_factory=dict, init=False)  # the model's defaults for the length options
     unit: str | Unit = field(default="token", init=False)  # unit of the length
-    planned_unit: str | None = field(default=None, init=False)  # the model's, if it plans in another unit
-    other: tuple[str, Any] | None = field(default=None, init=False)  # another unit and its limit, for all or for each
-    ranged: bool = field(default=False, init=False)  # the lengths are ranges
-    plans: int = field(default=1, init=False)  # planned lengths of a range, at most
-    outputs: int = field(default=1, init=False)  # generated for each request; only some of them are returned
+    planned_unit: str | None = field(default=None, init=False)  # the model's unit, if it differs from `unit`
+    other: tuple[str, Any] | None = field(default=None, init=False)  # second unit and its limit, for all or for each
+    ranged: bool = field(default=False, init=False)  # whether the lengths are ranges
+    plans: int = field(default=1, init=False)  # maximum number of planned lengths of a range
+    outputs: int = field(default=1, init=False)  # number of candidates for each request; the best are returned
 
     @classmethod
     def read(cls, given: Mapping[str, Any], model, defaults: Mapping[str, Any], batch_size: int = 32) -> "Call":
         """
-        Build a call from the options that are given and the defaults of its pipeline, and check them. A length that is
-        given, or None, replaces the default one. The call passes unknown options on to `generate`, which raises for
-        those that it does not know. `batch_size` is the default.
+        Build a call from the given options and the defaults of its pipeline, and check the options. A given length,
+        also `None`, replaces the default length. Unknown options are passed to `generate`, which raises an error if it
+        does not know them either. `batch_size` is the default batch size.
         """
         gone = {"length", "length_ratio"} if given.keys() & {"length", "length_ratio"} else set()
         gone |= set(_WITH_A_LENGTH) if switches_off(given) else set()
@@ -140,7 +140,7 @@ class Call:
         call.options = {name: value for name, value in options.items() if name not in names}
         own = defaults_for(model, call.options.get("generation_config"))
         is_off = switches_off(options) or call.length_constraint is None and not call.able.needs_unit
-        call.own = dict.fromkeys(own) if is_off else own  # a switched off length has no options
+        call.own = dict.fromkeys(own) if is_off else own  # without a length, its options have no defaults
         call.defaults = call.options.get("generation_config") or model.generation_config
         call._read_unit()
         call._read_constraint()
@@ -154,7 +154,10 @@ class Call:
         return call
 
     def _read_unit(self) -> None:
-        """Set the unit: the call's, else the model's, else the first of a length in two units; and the other unit."""
+        """
+        Set the unit: the call's unit, else the model's unit, else the first unit of a length in two units, else
+        tokens. Set the second unit.
+        """
         if isinstance(self.length, str):
             name = self.length
             self.length, self.length_unit = limit_of(self.length, self.length_unit)
@@ -176,7 +179,7 @@ class Call:
                 )
 
     def _read_constraint(self) -> None:
-        """Set the constraint and the tolerance, from the call or the model; a range is a window."""
+        """Set the constraint and the tolerance, from the call or the model. A range is the window of `"exact"`."""
         constraint, tolerance = self.length_constraint, self.length_tolerance
         if self.other is not None and not self.ranged:
             constraint = check_pair("max" if constraint is FROM_CONFIG else constraint)
@@ -198,7 +201,7 @@ class Call:
         self.length_constraint, self.length_tolerance = constraint, tolerance
 
     def _read_candidates(self) -> None:
-        """Set the numbers of candidates, and whether the best of them is chosen: by default where that is possible."""
+        """Set the numbers of candidates, and `choose`, which is true by default if model and options allow it."""
         self.rerank = 20 if self.rerank is True else self.rerank or 1
         names = ("num_return_sequences", "rerank", "batch_size", "batch_tokens")
         check_counts(**{name: getattr(self, name) for name in names if getattr(self, name) is not None})
@@ -219,7 +222,7 @@ class Call:
             )
 
     def _check_score(self) -> None:
-        """Raise `ValueError` for an invalid `min_score` or `on_low_score`, or one that has no effect."""
+        """Raise `ValueError` if `min_score` or `on_low_score` is invalid or cannot be used."""
         check_name("on_low_score", self.on_low_score, LOW_SCORES)
         if self.min_score is None:
             raise ValueError(f"on_low_score={self.on_low_score!r} needs a min_score; pass min_score=-4")
@@ -233,7 +236,9 @@ class Call:
             )
 
     def _check_thinking(self) -> None:
-        """Raise `ValueError` for `length_from` with options that do not know thoughts, or with an encoder."""
+        """
+        Raise `ValueError` if `length_from` is given with an encoder, or an option that does not support thoughts.
+        """
         others = {
             "an encoder-decoder model": not self.able.is_causal,
             "min_score": self.min_score is not None,
@@ -246,14 +251,17 @@ class Call:
                 raise ValueError(f"length_from={self.length_from!r} does not work with {other}; leave one of them out")
 
     def check_streamer(self, outputs: int) -> None:
-        """Raise `ValueError` for a streamer with several outputs, or with an output that another text may replace."""
+        """Raise `ValueError` if a streamer would get several outputs, or an output that another text may replace."""
         if outputs > 1:
             raise ValueError(f"a streamer takes one text of one length, got {outputs}; call once for each")
         if self.on_low_score == "natural":
             raise ValueError("on_low_score='natural' replaces a text that was streamed; leave it or streamer out")
 
     def natural_options(self) -> dict[str, Any]:
-        """Return the options of a call that generates the natural texts with their scores; others have defaults."""
+        """
+        Return the options of a call that generates the natural texts with their scores; the other options have their
+        defaults.
+        """
         options = {option.name: option.default for option in fields(self) if option.init}
         own = {"length_unit": self.unit, "batch_size": self.batch_size, "batch_tokens": self.batch_tokens}
         search = {"return_dict_in_generate", "output_scores"}
@@ -299,7 +307,7 @@ class Call:
         )
 
     def windows(self, lengths: Sequence, tolerance: Tolerance) -> list[tuple[int, int]]:
-        """Return the lowest and the highest length that fits each requested length or range."""
+        """Return the lowest and the highest length that fits, for each requested length or range."""
         if self.ranged:
             return list(lengths)
         if self.length_constraint == "max":
@@ -308,7 +316,10 @@ class Call:
         return list(zip(*window_of(lengths, tolerance, self.length_constraint), strict=True))
 
     def rates(self, prompts: Sequence[Prompt], tokenizer) -> list[float]:
-        """Return for each source the units that the model plans in, for each unit of the call."""
+        """
+        Return for each source its length in the unit that the model plans in, divided by its length in the unit of the
+        call.
+        """
         texts, units = [prompt.text for prompt in prompts], (self.planned_unit or self.unit, self.unit)
         own, requested = (count_texts(tokenizer, texts, unit) for unit in units)
         return [planned / max(1, count) for planned, count in zip(own, requested, strict=True)]
@@ -318,8 +329,8 @@ def requests_of(
     call: Call, prompts: Sequence[Prompt], is_single: bool, model, tokenizer, predict: Callable[..., list[int]]
 ) -> tuple[list[Request], bool]:
     """
-    Return the requests of a call, and whether each source has a list of lengths. There is a request for each source,
-    or for each length of each source.
+    Return two values: the requests of a call, and whether each source has a list of lengths. There is a request for
+    each source, or for each length of each source.
     """
     length, count = call.length, len(prompts)
     several = [length] if is_single and isinstance(length, list) else length
@@ -357,7 +368,7 @@ def requests_of(
 
 
 def _limits_of(unit: str, limit, count: int) -> list:
-    """Return the limit in another unit for each source."""
+    """Return the limit of each of `count` sources in the second unit `unit`."""
     limits = limit if isinstance(limit, list) else [limit] * count
     for item in limits:
         check_length(item)

@@ -19,21 +19,21 @@ class SearchByLength:
     A beam search for `generate(custom_generate=...)` in which a hypothesis competes only with hypotheses of the same
     number of units; their numbers of tokens may differ.
 
-    A usual beam compares hypotheses with unequal room. Here the best `beams` hypotheses of each number of units stay,
-    and as many that end with a mark, because an unfinished text is likely until it must end. One search produces texts
-    of every length.
+    A usual beam search compares hypotheses with unequal numbers of units left. For each number of units, this search
+    keeps the best `beams` hypotheses that end with a mark, and the best `beams` others, because an unfinished text can
+    be likely until it must end. One search produces texts of every length.
 
     Args:
         table (`UnitTable`): Units that each entry of the model's vocabulary adds.
-        beams (`int`): Hypotheses of each number of units, and texts of each length.
-        marks (`Sequence[int]`, *optional*): Entries that end a sentence.
-        branches (`int`, *optional*, defaults to 8): Most likely next entries that the search tries for each
+        beams (`int`): Maximum number of hypotheses and of texts, for each number of units, with and without a mark.
+        marks (`Sequence[int]`, *optional*): Ids of entries that end a sentence.
+        branches (`int`, *optional*, defaults to 8): Number of most likely next entries that the search tries for each
             hypothesis.
 
     Returns (of `generate`):
         `ModelOutput` with the same number of texts for each example, best first: `sequences` of shape
-        `(texts, positions)`, their log-probabilities `sequences_scores`, their `lengths` in units, and `marked`, 1 for
-        a text that ends with a mark, `(texts,)` each. An example with fewer texts repeats its last one.
+            `(texts, positions)`, their log-probabilities `sequences_scores`, their `lengths` in units, and `marked`, 1
+            for a text that ends with a mark, `(texts,)` each. An example with fewer texts repeats its last text.
     """
 
     table: UnitTable
@@ -43,7 +43,7 @@ class SearchByLength:
 
     def __call__(self, model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
         eos, ids = torch.tensor(eos_of(model), device=input_ids.device), input_ids  # (examples, T)
-        example = torch.arange(len(ids), device=ids.device)  # (rows,) of each hypothesis
+        example = torch.arange(len(ids), device=ids.device)  # (rows,) the example of each hypothesis
         scores = torch.zeros(len(ids), device=ids.device)  # (rows,)
         count, state, mark = (torch.zeros_like(example) for _ in range(3))  # (rows,)
         past = [scores[:0], example[:0], count[:0], mark[:0]]  # the best hypotheses of each group in all steps so far
@@ -92,7 +92,7 @@ class SearchByLength:
         best = best_of_each(scores, example, *groups, most=self.beams)
         best = best[scores[best].argsort(descending=True, stable=True)]
         own = [best[example[best] == k] for k in range(examples)]
-        own = [each[: max(1, len(each) - 1)] for each in own]  # the empty text is the last one and is dropped
+        own = [each[: max(1, len(each) - 1)] for each in own]  # drop the last, empty text if there are others
         most = max(map(len, own))
         places = torch.cat([torch.cat([each, each[-1:].expand(most - len(each))]) for each in own])
         sequences = pad_sequence([texts[k] for k in places.tolist()], batch_first=True, padding_value=pad)
@@ -102,8 +102,8 @@ class SearchByLength:
 
 def best_of_each(scores: torch.Tensor, *groups: torch.Tensor, most: int) -> torch.Tensor:
     """
-    Return the indices of the best `most` scores of each group. Rows are in one group if all `groups` are equal there;
-    these are integers from 0. All shapes are `(rows,)`.
+    Return the indices of the best `most` scores of each group. Two rows are in one group if all tensors in `groups`
+    have equal values there, integers from 0. All shapes are `(rows,)`.
 
     Example:
 
@@ -125,12 +125,12 @@ def best_of_each(scores: torch.Tensor, *groups: torch.Tensor, most: int) -> torc
 
 
 def _restricted(process, example: torch.Tensor):
-    """Restrict the processor to these rows: a constraint expects the same number of rows for each example."""
+    """Return the processor for rows of these examples, because a constraint expects equally many rows of each."""
     return process.of(example) if isinstance(process, LengthConstraintLogitsProcessor) else process
 
 
 def _select(value: Any, rows: torch.Tensor) -> Any:
-    """Select the rows of the surviving hypotheses in an argument of the model."""
+    """Return an argument of the model with only the rows of the hypotheses that stay."""
     if hasattr(value, "reorder_cache"):
         value.reorder_cache(rows)
     elif isinstance(value, ModelOutput):

@@ -1,4 +1,4 @@
-"""Where sentences and words end and begin in a text."""
+"""Find the ends of sentences and words in a text."""
 
 import re
 import unicodedata
@@ -12,13 +12,13 @@ from ..unit_vocabulary import UnitVocabulary, entries_of
 @dataclass(frozen=True)
 class Language:
     """
-    What the sentence ends of a language need beside the marks.
+    The words and letters of a language that decide, in addition to the marks, where sentences end.
 
     Attributes:
-        abbreviations (`tuple[str, ...]`): Words with a point that does not end the sentence.
+        abbreviations (`tuple[str, ...]`): Words whose full stop does not end the sentence.
         final (`tuple[str, ...]`): Abbreviations that may end a sentence.
-        apostrophe (`str`): Letters after which a finished word may end in an apostrophe: "the boys'".
-        clipped (`tuple[str, ...]`): Ends of finished words with an apostrophe for a last letter: "talkin'".
+        apostrophe (`str`): Letters after which a complete word may end in an apostrophe: "the boys'".
+        clipped (`tuple[str, ...]`): Ends of complete words whose last letter is replaced by an apostrophe: "talkin'".
     """
 
     abbreviations: tuple[str, ...] = ()
@@ -27,8 +27,8 @@ class Language:
     clipped: tuple[str, ...] = ()
 
 
-# The pipeline does not know the language of a text, so all languages hold at once. An abbreviation that is a word of
-# another language, as "art.", must not be here.
+# The pipeline does not know the language of a text, so the rules of all languages apply. An abbreviation that is a
+# word of another language, such as "art.", must not be here.
 LANGUAGES = {
     "en": Language(
         abbreviations=("Mr", "Mrs", "Ms", "Dr", "Prof", "St", "vs", "cf", "Fig", "Eq", "No"),
@@ -46,14 +46,14 @@ def _of_all(field: str) -> list[str]:
 
 
 _CLOSING = "\"'”’»›)]}」』）】〉》"
-# A Latin mark ends a sentence only before white space ("3.5" has none); CJK and Arabic marks always do.
+# A Latin mark ends a sentence only before white space or the text's end (not in "3.5"); CJK and Arabic marks always.
 _END = re.compile(rf"(?:[.!?…]+[{re.escape(_CLOSING)}]*(?=\s|$)|[。！？｡؟۔।]+[{re.escape(_CLOSING)}]*)")
 _ABBREVIATION = re.compile(rf"(?:^|[\s(\[])(?:(?:[^\W\d_]\.)*[^\W\d_]|{'|'.join(_of_all('abbreviations'))})\.$")
 _FINAL = tuple(f" {word}" for word in _of_all("final"))
 # These marks make the last word invalid: "now..", "now?.", "now.?", and a mark inside the word, except in "p.m." and
 # "3.5".
 _TWO_MARKS = re.compile(r"(?<!\.)\.\.(?!\.)|[?!]\.|(?<=\w\w)\.[?!]|(?<!\d)(?<!\b\w)[.!?…][^\s.!?…]+[.!?…]")
-# An unfinished word ends in an apostrophe, "it'." for "it's.", where no quotation ends.
+# An incomplete word ends in an apostrophe that ends no quotation: "it'." for "it's.".
 _HALF_WORD = re.compile(
     "".join(f"(?<!{end})" for end in _of_all("clipped")) + rf"(?<=[^\W\d{''.join(_of_all('apostrophe'))}])['’][.!?…]+$"
 )
@@ -61,13 +61,13 @@ _QUOTED = re.compile(r"(?:^|[\s(\[\"“«—–])['‘’]")
 
 
 def sentence_ends(text: str) -> list[int]:
-    """Return the positions behind the ends of sentences."""
+    """Return the position after each sentence end."""
     return [match.end() for match in _END.finditer(text) if not _ABBREVIATION.search(text[: match.end()])]
 
 
 def last_sentence_end(text: str) -> int:
     """
-    Return the position behind the last end of a sentence; 0 if there is none.
+    Return the position after the last sentence end; 0 if there is none.
 
     Example:
 
@@ -84,7 +84,7 @@ def last_sentence_end(text: str) -> int:
 
 def ends(text: str) -> bool:
     """
-    Return whether a text ends like a sentence: with one mark, behind a complete word.
+    Return whether a text ends like a sentence: with one mark, after a complete word.
 
     Example:
 
@@ -106,9 +106,9 @@ def ends(text: str) -> bool:
 
 def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: bool) -> tuple[str, str]:
     """
-    Return the finished text of an output that the constraint cut, and where this text ends: `"sentence"`, `"word"`, or
-    `"cut"` if neither is possible. The text is shortened to its last end for which `enough` is true; `at_word` says
-    that a word ends at the end of the text.
+    Return two values: the finished text of an output that the constraint cut, and where this text ends (`"sentence"`,
+    `"word"`, or `"cut"` if neither is possible). The text is shortened to its last sentence end or word end, if
+    `enough` is true for the shortened text. `at_word` says whether a word ends at the end of the text.
     """
     text = text.rstrip()
     end = last_sentence_end(text)
@@ -124,7 +124,7 @@ def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: 
 
 def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
     """
-    Return the settled position of a text: `finished` keeps the text up to it, whatever the model still adds.
+    Return the position up to which `finished` keeps the text, whatever the model still adds.
 
     Example:
 
@@ -154,7 +154,10 @@ def goes_on(piece: str | None) -> bool:
 
 @lru_cache(maxsize=4)
 def pieces_of(tokenizer, entries: int) -> list[str | None]:
-    """Return the piece of text that each entry adds behind other text: `""` for nothing, `None` for inner bytes."""
+    """
+    Return the text that each entry adds after other text: `""` for nothing, `None` if its first character is
+    incomplete.
+    """
     size, special = entries_of(tokenizer)
     vocabulary = UnitVocabulary(tokenizer, size, special)
     pieces = ["" if i in special else text_of(data) for i, data in enumerate(vocabulary.later)]
@@ -162,7 +165,7 @@ def pieces_of(tokenizer, entries: int) -> list[str | None]:
 
 
 def text_of(data: bytes) -> str | None:
-    """Return the text of the complete characters at the start of `data`; `None` if the first one is incomplete."""
+    """Return the text of the complete characters that begin `data`; `None` if the first character is incomplete."""
     text = data.decode("utf-8", errors="replace")
     whole = text.split("\ufffd")[0]
     return whole if whole or not data else None

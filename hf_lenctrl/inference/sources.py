@@ -1,4 +1,4 @@
-"""Sources of requested lengths: a number, a range, a list, a ratio, `"predict"`, `"source"` or `"reference"`."""
+"""Get requested lengths from a number, a range, a list, a ratio, `"predict"`, `"source"` or `"reference"`."""
 
 import logging
 import math
@@ -18,12 +18,12 @@ LENGTH_SOURCES = ("predict", "source", "reference")
 
 
 def is_ranged(lengths) -> bool:
-    """Return whether a length is a range, which is a tuple, or a list that holds a range."""
+    """Return whether a length is a range (a tuple), or a list that holds a range."""
     return isinstance(lengths, tuple) or (isinstance(lengths, list) and any(map(is_ranged, lengths)))
 
 
 def check_range(length) -> None:
-    """Raise `ValueError` unless `length` is a tuple of two lengths, the lowest and the highest."""
+    """Raise `TypeError` or `ValueError` unless `length` is a tuple of the lowest and the highest length."""
     if not isinstance(length, tuple) or len(length) != 2:
         raise ValueError(f"a range of lengths is a tuple (lowest, highest), got {length!r}; several are a list")
     for end in length:
@@ -34,8 +34,8 @@ def check_range(length) -> None:
 
 def length_or_range(value) -> int | tuple[int, int]:
     """
-    Parse a length or a range from a column of rows: `40`, `40.0`, `"40"`, `[30, 42]` or `"30-42"`. Raises `TypeError`,
-    `ValueError` or `OverflowError` for other values.
+    Parse a length or a range from a value of a data set column: `40`, `40.0`, `"40"`, `[30, 42]` or `"30-42"`. Raise
+    `TypeError`, `ValueError` or `OverflowError` if the value is neither.
     """
     ends = value.split("-") if isinstance(value, str) and value.count("-") == 1 and value[0] != "-" else value
     if isinstance(ends, list):
@@ -50,10 +50,11 @@ def length_or_range(value) -> int | tuple[int, int]:
 
 def ratio_ranges(counts: Sequence[int], ratio: tuple[float, float]) -> list[tuple[int, int]]:
     """
-    Return the range of each source, from its units: the integers between the lowest and the highest ratio times these.
+    Return the range of lengths of each source: the integers between the lowest and the highest ratio times its count
+    of units.
 
-    No range goes beyond its ratios. If no integer of at least 1 lies between them, the range is the single length
-    nearest to their middle, and a warning is logged.
+    If no integer of at least 1 lies between these limits, the range is the single length nearest to their middle, and
+    a warning is logged.
 
     Example:
 
@@ -82,7 +83,7 @@ def ratio_ranges(counts: Sequence[int], ratio: tuple[float, float]) -> list[tupl
 
 def plans_of(low: int, high: int, most: int) -> list[int]:
     """
-    Return the planned lengths of a range: at most `most`, evenly spread, with both ends; a single one is the middle.
+    Return at most `most` planned lengths of a range, evenly spread from end to end; a single length is the middle.
 
     Example:
 
@@ -113,16 +114,16 @@ def requested_lengths(
     Return the requested length of each text, or its range of lengths, `(lowest, highest)`.
 
     Args:
-        length (`int`, `tuple`, `list`, `torch.LongTensor` or `str`): In units; one for all, an `int` or a range, a
-            list of either with one for each text, or a name of `LENGTH_SOURCES`; `None` with a ratio.
-        ratio (`float` or `tuple`, *optional*): Times the length of each source, rounded, at least 1; or a range of
-            ratios, see `ratio_ranges`.
-        references (`Sequence[str]`, *optional*), predict (`Callable`, *optional*): A text for each, for `"reference"`;
-            from texts to lengths, for `"predict"`.
+        length (`int`, `tuple`, `list`, `torch.LongTensor` or `str`): In units: an `int` or a range for all texts, or a
+            list with one for each text. Or a name of `LENGTH_SOURCES`; or `None` if there is a ratio.
+        ratio (`float` or `tuple`, *optional*): The length is this ratio times the length of the source, rounded, at
+            least 1. For a range of ratios, see `ratio_ranges`.
+        references (`Sequence[str]`, *optional*): A reference for each text, for `"reference"`.
+        predict (`Callable`, *optional*): A function from texts to lengths, for `"predict"`.
 
     Raises:
-        `TypeError`, `ValueError`: for a length that is missing, given twice, no int or under 1, or another number of
-            lengths or references than texts.
+        `TypeError`, `ValueError`: if a length is missing, given twice, not an integer or below 1, or if the number of
+            lengths or references differs from the number of texts.
     """
     if ratio is not None:
         if length is not None:
@@ -155,13 +156,13 @@ def requested_lengths(
         raise ValueError(f"length must be one integer or one for each of the {len(texts)} texts, got {lengths}")
     for item in lengths:  # if a list holds one range, all its items must be ranges
         (check_range if is_ranged(lengths) else check_length)(item)
-    return [tuple(map(int, item)) if isinstance(item, tuple) else int(item) for item in lengths]  # not NumPy's
+    return [tuple(map(int, item)) if isinstance(item, tuple) else int(item) for item in lengths]  # no NumPy types
 
 
 class Predictors:
     """
     The length predictors of a generator, each loaded once. The generator's configuration names the default predictor;
-    `"./folder"` is a folder inside the generator's own folder or repository. The generator was loaded with
+    `"./folder"` is a folder inside the generator's own folder or repository. The generator was loaded with these
     `hub_options`.
     """
 
@@ -170,7 +171,10 @@ class Predictors:
         self.loaded: dict[tuple, tuple] = {}
 
     def find(self, predictor=None) -> tuple:
-        """Find the predictor and its tokenizer: the argument, a pair or a name, otherwise the configured predictor."""
+        """
+        Return a predictor and its tokenizer: `predictor` if it is a pair, else loaded by its name or the configured
+        name.
+        """
         if isinstance(predictor, tuple):
             return predictor
         config, options = self.model.config, dict(self.hub_options)
@@ -181,7 +185,7 @@ class Predictors:
             where, options["subfolder"] = config.name_or_path, name[2:]
         else:
             where = name
-            options.pop("revision", None)  # the revision of the generator
+            options.pop("revision", None)  # this is the revision of the generator
         key = (str(where), options.get("subfolder"))
         if key not in self.loaded:
             from ..length_predictor import load_predictor  # a late import, because few calls predict
@@ -191,7 +195,10 @@ class Predictors:
         return self.loaded[key]
 
     def predict(self, texts: Sequence[str], unit: str, predictor=None, **options) -> list[int]:
-        """Predict the lengths in `unit`; `options` are those of `LengthPredictor.predict_lengths`."""
+        """
+        Return the predicted lengths of the texts in `unit`; `options` are options of
+        `LengthPredictor.predict_lengths`. Raise `ValueError` if the predictor has another unit.
+        """
         model, tokenizer = self.find(predictor)
         if model.config.length_unit != unit:
             predicts = model.config.length_unit

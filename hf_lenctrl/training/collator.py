@@ -27,7 +27,7 @@ class DrawsByExample:
         self._epoch = torch.full((), -1).share_memory_()  # no epoch has begun
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the training epoch, so that each epoch draws other numbers; `LengthControlTrainer` calls this."""
+        """Set the training epoch, so that each epoch draws other numbers. `ResumableTrainer` calls this method."""
         self._epoch.fill_(epoch)
 
     def _draw(self, feature) -> list[float]:
@@ -44,39 +44,40 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
     `DataCollatorForSeq2Seq` that adds `length`, counted from each example's labels.
 
     Args:
-        length_unit (`str`, *optional*): A unit with a name, such as `"character"`; by default
+        length_unit (`str`, *optional*): The name of a unit, such as `"character"`; by default
             `model.config.length_unit`.
-        length (`int` or `str`, *optional*): Request this length for every example instead, to evaluate at one
-            length; or `"column"`, which requests the length in the column `length` of each row.
+        length (`int` or `str`, *optional*): Request this length for every example instead, to evaluate at one length.
+            `"column"` requests the length in the column `length` of each row.
         length_noise (`int`, *optional*, defaults to 0): Add to each length an integer drawn uniformly from [-w, w],
-            where w is this number; the sum is at least 1 (Oka et al. 2020, section 3.1). Then the model does not rely
-            too much on a predicted length. Only for training: by `LengthControlTrainer`, or with `model.train()`.
+            where w is this number; the sum is at least 1 (Oka et al. 2020, section 3.1). Noise keeps the model from
+            relying too much on a predicted length. Only for training: with `LengthControlTrainer`, or after
+            `model.train()`.
         overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn again in each epoch, that
-            teach how a text ends. Their requested length is shorter than their target (uniform from half of the
-            target's length), and they have labels only from that length on. There EOS follows only a complete text, so
-            the model learns not to end an unfinished text only because no length remains. Only for training, like
-            `length_noise`; needs `model`.
+            teach how a text ends. Such an example has a requested length shorter than its target, drawn uniformly from
+            half of the target's length upwards, and labels only after this length. In these examples EOS follows only
+            a complete text, so the model learns not to end an unfinished text only because no length remains. Only for
+            training, like `length_noise`; needs `model`.
         no_length_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn again in each epoch, that
-            are trained without a length (0): the model learns to work like a plain model. Only for training; needs a
-            `model` with `length_optional`. An example with a true `keep_length`, such as a text written for its
-            length, always has its length. Trainer drops this column unless `remove_unused_columns=False`.
-        packing (`tuple[int, int]`, *optional*): The source and target tokens of a row that holds several pairs, so
-            that all batches have one shape. The examples are those of `hf_lenctrl.training.packing.PackedRows`, which
-            `LengthControlTrainer` makes. Needs `model`. The batch has the number of each token's pair, and `length`
-            and `progress` for each target token.
+            are trained without a length (0), so that the model learns to work like a plain model. Only for training;
+            needs a `model` with `length_optional`. An example with a true `keep_length`, such as a text written for
+            its length, always has its length. Trainer drops this column unless `remove_unused_columns=False`.
+        packing (`tuple[int, int]`, *optional*): The numbers of source tokens and target tokens of a packed row, which
+            holds several pairs, so that all batches have one shape. The examples are the items of
+            `hf_lenctrl.training.packing.PackedRows`, which `LengthControlTrainer` makes. Needs `model`. The batch has
+            the number of each token's pair in its row, and `length` and `progress` for each target token.
         seed (`int`, *optional*, defaults to 0): After a call of `set_epoch` (by `LengthControlTrainer`) a draw depends
             only on the seed, the epoch and the example's ids, so it is the same in any batch, worker or process, and
-            after resuming. Without an epoch PyTorch's generator draws.
+            after resuming. Before the first epoch, PyTorch's generator draws.
 
     Returns (when called):
         The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. There is no `length` for a model
-        with `length_encoding="none"` or a stock model, because it cannot read a length.
+        that reads no length, such as a stock model.
 
-    Without `length="column"` a column `length` of the rows is dropped, with a warning.
+    Unless `length="column"`, a column `length` of the rows is dropped, with a warning.
 
     Raises:
-        `TypeError`, `ValueError`: for an example whose labels count zero, for a row without its requested length, and
-            for noise or overshoot examples with neither an epoch nor a model in training mode.
+        `TypeError`, `ValueError`: if the labels of an example have length 0, if a row lacks the requested length of
+            its column, or if examples are changed at random with neither an epoch nor a model in training mode.
 
     Example:
 
@@ -159,7 +160,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
                 draws = torch.tensor([self._draw(feature) for feature in features], dtype=torch.float64)  # (B, 3)
             elif getattr(self.model, "training", False):
                 draws = torch.rand(len(features), 3, dtype=torch.float64)
-            else:  # the stock Seq2SeqTrainer evaluates with the collator of its training
+            else:  # the stock Seq2SeqTrainer evaluates with its training collator
                 raise ValueError(
                     "length_noise, overshoot_share and no_length_share are for training; use LengthControlTrainer, or "
                     "pass model= and call model.train()"
@@ -183,7 +184,10 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         return self._overshoot(batch, length, draws[:, 1], draws[:, 2], keeps)
 
     def _overshoot(self, batch, length, sort, where, keeps):
-        """Make overshoot examples and examples without a length, as the random draws `sort` and `where` decide."""
+        """
+        Make overshoot examples and examples without a length. The draw `sort` chooses the examples, and the draw
+        `where` chooses the lengths of overshoot examples.
+        """
         over = (sort < self.overshoot_share) & (length > 1)  # (B,)
         without = (sort >= self.overshoot_share) & (sort < self.overshoot_share + self.no_length_share) & ~keeps
         half = (length // 2).clamp(min=1)
@@ -199,14 +203,14 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
 @dataclass
 class DataCollatorForAnswers(DrawsByExample, DataCollatorForSeq2Seq):
     """
-    A collator for training a causal model: the parent's batch with `progress` and `length` of each answer.
+    A collator for training a causal model, which adds `progress` and `length` of each answer to the parent's batch.
 
-    A share of the rows, `overshoot_share`, has a requested length shorter than the answer, and labels only from that
-    length on. Another share, `no_length_share`, has no length. See `DataCollatorForLengthControl`. The draws depend
-    only on `seed`, the epoch and the row, so a resumed run has the same batches.
+    A share of the rows, `overshoot_share`, has a requested length shorter than the answer, and labels only after that
+    length. Another share, `no_length_share`, has no length. See `DataCollatorForLengthControl`. The draws depend only
+    on `seed`, the epoch and the row, so a resumed run has the same batches.
 
-    With `length_from`, `"</think>"` or ids, an answer begins after this marker, if the row has it: the model still
-    learns the thoughts before the marker, but they do not count and have no length.
+    `length_from` is a marker: `"</think>"` or ids. In a row with the marker, the answer begins after the marker. The
+    model still learns the thoughts before the marker, but the thoughts do not count and have no length.
     """
 
     table: UnitTable = field(kw_only=True)

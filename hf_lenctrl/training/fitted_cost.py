@@ -1,4 +1,4 @@
-"""Fit a cost for each character to measured texts: the seconds that a voice needs to speak them."""
+"""Fit a cost for each character to measured texts. The cost is the time that a voice needs to speak the character."""
 
 import json
 import math
@@ -12,23 +12,24 @@ import numpy as np
 
 SECONDS_PER_UNIT = 0.01
 PRIOR = 10.0  # weight of the penalty; chosen among 1, 10, 30 and 100 on 100 to 1,800 English and German lines
-SWEEPS = 100  # most rounds of the coordinate descent; a few are enough
-_SPOKEN = "LN"  # classes of letters and digits
+SWEEPS = 100  # maximum number of rounds of the coordinate descent
+_SPOKEN = "LN"  # first letters of the Unicode categories of letters and digits
 
 
 @dataclass(frozen=True)
 class FittedCost:
     """
-    The speaking time of a text, as a function from a text to units: the sum of the costs of its characters. Use it as
-    `cost=`, for example in `UnitTable.from_tokenizer`.
+    A function that returns the speaking time of a text in units: the sum of the costs of its characters. Use this
+    object as `cost=`, for example in `UnitTable.from_tokenizer`.
 
     A character costs as much as its lower-case form. A character that was in no training text costs as much as its
-    class, the Unicode category. If the class was in no text either, a letter or digit costs `other`, else 0.
+    class, the Unicode category. If the class was in no training text either, a letter or digit costs `other`, and any
+    other character costs 0.
 
     Attributes:
         seconds_per_unit (`float`): Duration of one unit in seconds.
         characters (`dict[str, int]`), classes (`dict[str, int]`), other (`int`): Units of each character, of each
-            class, and of other letters.
+            class, and of a letter or digit of another class.
     """
 
     seconds_per_unit: float
@@ -60,8 +61,8 @@ def fit_cost(texts: Sequence[str], seconds: Sequence[float]) -> FittedCost:
     Fit the cost of each character to texts and their speaking times.
 
     This is a ridge regression: least squares, with a penalty that pulls the cost of a character to the cost of its
-    class, so that rare characters get a useful value. The costs are whole units of 10 ms, at least 0; they are rounded
-    and then improved one by one (coordinate descent).
+    class. The penalty gives rare characters a useful cost. The costs are whole units of 10 ms, at least 0. They are
+    rounded and then improved one by one (coordinate descent).
 
     Args:
         texts (`Sequence[str]`): Spoken texts.
@@ -71,8 +72,8 @@ def fit_cost(texts: Sequence[str], seconds: Sequence[float]) -> FittedCost:
         `FittedCost`.
 
     Raises:
-        `ValueError`: without a text, for another number of durations, and for a duration that is not a finite number
-            of at least 0.
+        `ValueError`: if there is no text, if the numbers of texts and durations differ, or if a duration is not a
+            finite number of at least 0.
 
     Example:
 
@@ -109,7 +110,9 @@ def fit_cost(texts: Sequence[str], seconds: Sequence[float]) -> FittedCost:
 
 
 def _whole_costs(counts: np.ndarray, units: np.ndarray, prior: np.ndarray) -> np.ndarray:
-    """Fit whole costs `(C,)` to the `counts (T, C)` and `units (T,)` of texts, with a penalty towards `prior (C,)`."""
+    """
+    Fit integer costs `(C,)` to the `counts (T, C)` and `units (T,)` of texts, with a penalty towards `prior (C,)`.
+    """
     gram = counts.T @ counts + PRIOR * np.eye(len(prior))
     target = counts.T @ units + PRIOR * prior
     costs = np.rint(np.linalg.solve(gram, target)).clip(min=0)
@@ -132,7 +135,7 @@ def load_cost(path: str | Path) -> FittedCost:
     Load a cost that `lenctrl fit-cost` or `FittedCost.save` wrote.
 
     Raises:
-        `ValueError`: for a file of another kind.
+        `ValueError`: if the file holds something else.
     """
     found = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(found, dict) or found.pop("kind", None) != "hf_lenctrl cost":

@@ -14,15 +14,17 @@ def initialize_weights(model: PreTrainedModel) -> None:
     """
     Initialize the weights of a new BART- or Marian-style model, in place, before training from scratch.
 
-    The stock classes draw every weight from N(0, 0.02), which suits pretrained models of width 1,024. In a small model
-    such layers pass almost nothing of the source on. Then a length-controlled decoder learns to count long before it
-    reads the source, and all outputs are similar. Here the standard deviation depends on the width:
+    The stock classes draw every weight from N(0, 0.02), which suits pretrained models of width 1,024. In a small
+    model, layers with such weights pass on almost nothing of the source. Then a length-controlled decoder learns to
+    count long before it reads the source, and all outputs are similar. Here the standard deviation depends on the
+    width:
 
     - linear layers: Xavier (Glorot & Bengio 2010); queries, keys and values as one matrix, so their standard deviation
       is `1 / sqrt(2 * d_model)`, as in the code of Vaswani et al. (2017) and of Takase & Okazaki (2019);
-    - source embeddings: N(0, 1 / sqrt(d_model)), 1 after `scale_embedding` (Vaswani et al. 2017, section 3.4);
-    - target embeddings: half of that if the decoder has its own vocabulary, so that the length encoding, whose root
-      mean square is 0.7, is not too small beside them;
+    - source embeddings: N(0, 1 / sqrt(d_model)), which is N(0, 1) after `scale_embedding` (Vaswani et al. 2017,
+      section 3.4);
+    - target embeddings: half of this deviation if the decoder has its own vocabulary, because the length encoding,
+      whose root mean square is 0.7, would be too small next to larger embeddings;
     - learned lengths (`length_encoding="learned"`): as large as the target embeddings after `scale_embedding`.
 
     Biases and layer norms stay zeros and ones; `length_projection` and `length_out` stay zeros. T5-style models raise
@@ -32,7 +34,7 @@ def initialize_weights(model: PreTrainedModel) -> None:
         model (`PreTrainedModel`): A model made from a configuration, stock or length-controlled.
 
     Raises:
-        `ValueError`: for a model of another family.
+        `ValueError`: if the model is not BART- or Marian-style.
 
     Example:
 

@@ -26,7 +26,7 @@ _QUALITY = ("rouge1_f1", "rouge2_f1", "rougeL_f1", "bleu", "chrf")
 
 @dataclass
 class TrainingRun:
-    """The facts about a training run for its model card that the model's configuration does not hold."""
+    """Facts about a training run that its model card shows and that the model's configuration does not hold."""
 
     tests: dict[str, dict[str, Any]]  # requested length, "reference" or "40" -> figures of `build_compute_metrics`
     outputs: dict[int, list[str]]  # requested length -> outputs, one for each test row
@@ -35,7 +35,7 @@ class TrainingRun:
     data: str  # name of a data set on the Hub, or of a file
     on_hub: bool = False
     rows: Mapping[str, int] = field(default_factory=dict)  # split -> number of rows
-    settings: Mapping[str, Any] = field(default_factory=dict)  # hyper-parameters, with the noise on lengths
+    settings: Mapping[str, Any] = field(default_factory=dict)  # hyper-parameters, including the noise on lengths
     task: str = "summarization"  # one of TASKS, or "text-generation"
     adapter: str | None = None  # kind of adapter, if the model is one: "LoRA of rank 16"
     base_model: str | None = None  # the run started from this model
@@ -47,8 +47,8 @@ class TrainingRun:
 
     def save_picture(self, path: str | Path, unit: str, tokenizer=None) -> bool:
         """
-        Plot produced against requested lengths of `outputs` into a file, if there are outputs. Return whether there
-        are any. Raise `ImportError` without matplotlib.
+        Plot the produced against the requested lengths of `outputs` into a file, if there are outputs. Return whether
+        there are outputs. Raise `ImportError` if matplotlib is missing.
         """
         texts = [text for written in self.outputs.values() for text in written]
         if texts:
@@ -60,8 +60,8 @@ class TrainingRun:
 
 def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, revision: str | None = None):
     """
-    Build the `huggingface_hub.ModelCard` of a run; `.data.eval_results` holds the figures. For `name` and `revision`
-    see `hf_lenctrl.card.usage`. With `picture`, the card shows the file `report.png` in its folder.
+    Build the `huggingface_hub.ModelCard` of a run. Its `.data.eval_results` holds the test figures. For `name` and
+    `revision` see `hf_lenctrl.card.usage`. With `picture`, the card shows the file `report.png` in its folder.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -101,7 +101,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
     text, length = TEXT, next(iter(run.outputs), None) if run.task != "translation" else None
     if run.examples and run.sources:
         text = run.sources[0]
-        if run.task == "translation" and unit != "token":  # a translation has a length of its own
+        if run.task == "translation" and unit != "token":  # a translation needs a length that fits its source
             length = count_units(run.references[0], unit)
     use = usage(config, name, text=text, length=length, revision=revision)
     if methods and not methods[0].startswith("a token"):

@@ -18,13 +18,13 @@ class PackedRows(Dataset):
 
     Args:
         pairs: A map-style dataset with `input_ids` and `labels`.
-        packing (`tuple[int, int]`): Source tokens and target tokens of a row.
+        packing (`tuple[int, int]`): Maximum numbers of source tokens and target tokens in a row.
         seed (`int`, *optional*, defaults to 0): Decides which pairs share a row.
-        batch_size (`int`, *optional*, defaults to 1): The number of rows is made a multiple of this, so that the last
-            batch is full too.
+        batch_size (`int`, *optional*, defaults to 1): The number of rows is made a multiple of `batch_size`, so that
+            the last batch is full too.
 
     Raises:
-        `ValueError`: for a pair that does not fit into a row.
+        `ValueError`: if a pair does not fit into a row.
     """
 
     def __init__(self, pairs: Any, packing: tuple[int, int], seed: int = 0, batch_size: int = 1):
@@ -43,7 +43,7 @@ class PackedRows(Dataset):
 
 
 def _sizes(pairs: Any, packing: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the source tokens and the target tokens of each pair."""
+    """Return the numbers of source tokens and target tokens of each pair. Raise `ValueError` if a pair is too long."""
     sizes = []
     for i in range(len(pairs)):
         pair = pairs[i]
@@ -56,7 +56,10 @@ def _sizes(pairs: Any, packing: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def _plan(sizes: list[tuple[int, int]], packing: tuple[int, int], seed: int) -> list[list[int]]:
-    """Plan the rows, as lists of pair indices: put each pair, in random order, into the first open row with room."""
+    """
+    Return the rows as lists of pair indices. Put each pair, in random order, into the first open row that has room; at
+    most `OPEN` rows are open.
+    """
     order = list(range(len(sizes)))
     random.Random(seed).shuffle(order)
     rows: list[list[int]] = []
@@ -77,7 +80,7 @@ def _plan(sizes: list[tuple[int, int]], packing: tuple[int, int], seed: int) -> 
 
 
 def check_packing(packing: tuple[int, int], model: Any, tokenizer: Any) -> None:
-    """Raise `ValueError` for a model, a tokenizer or a size of rows that cannot be packed."""
+    """Raise `ValueError` if the model or the tokenizer does not support packing, or if the row size is invalid."""
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "length_encoding") or not config.is_encoder_decoder:
         rule = f"packing needs an encoder-decoder with length control, got {type(model).__name__}"
@@ -106,9 +109,9 @@ def lay_out(batch: Any, sizes: list[int], counts: torch.Tensor, packing: tuple[i
     Args:
         batch: `input_ids` and `attention_mask` of shape `(N, sources)`, and other columns of shape `(N, targets)` or,
             with one value for a pair, `(N,)`.
-        sizes (`list[int]`): Pairs of each row.
-        counts (`torch.LongTensor` of shape `(N,)`): Target tokens of each pair.
-        packing (`tuple[int, int]`): Source tokens and target tokens of a row.
+        sizes (`list[int]`): Number of pairs in each row.
+        counts (`torch.LongTensor` of shape `(N,)`): Number of target tokens of each pair.
+        packing (`tuple[int, int]`): Numbers of source and target positions of a row.
         fill: The padding value of each column.
 
     Returns:
@@ -125,7 +128,7 @@ def lay_out(batch: Any, sizes: list[int], counts: torch.Tensor, packing: tuple[i
     found = {}
     for width, tokens, columns in sides:
         end = tokens.cumsum(0)  # (N,)
-        before = torch.where(number == 1, end - tokens, 0).cummax(0).values  # tokens in the rows before
+        before = torch.where(number == 1, end - tokens, 0).cummax(0).values  # tokens in the previous rows
         within = torch.arange(int(tokens.max()))
         used = within < tokens.unsqueeze(1)  # (N, n)
         column = (end - tokens - before).unsqueeze(1) + within  # (N, n)

@@ -13,9 +13,10 @@ def length_reward(unit: str | Unit | Callable[[str], int] = "character") -> Call
     Return a reward function for the trainers of TRL, such as `GRPOTrainer`, that compares the length of each answer
     with the column `length` of the data set.
 
-    The column holds a length, or a pair of the lowest and the highest length; `[1, 40]` is at most 40. An answer of an
-    allowed length gets 1. For another answer, the reward is the ratio of its length and the nearest allowed length,
-    the smaller divided by the larger: half or double the length gets 0.5, no text gets 0. This rule is our own.
+    The column holds a length, or a pair of the lowest and the highest length: `[1, 40]` means at most 40. An answer of
+    an allowed length gets 1. For another answer, the reward is the ratio of its length and the nearest allowed length,
+    the smaller divided by the larger: half or double the length gets 0.5, an empty answer gets 0. This rule is our
+    own.
 
     Args:
         unit (`str`, `Unit` or function, *optional*, defaults to `"character"`): A unit of a text, see `count_units`,
@@ -26,8 +27,8 @@ def length_reward(unit: str | Unit | Callable[[str], int] = "character") -> Call
         messages whose last message is counted. It returns a reward from 0 to 1 for each completion.
 
     Raises:
-        `ValueError`: for an unknown unit; the function raises it for rows without a `length` of at least 1.
-        `TypeError`: the function raises it for a length that is not an integer.
+        `ValueError`: if the unit is unknown. The returned function raises it if a row has no `length` of at least 1.
+        `TypeError`: the returned function raises it if a length is not an integer.
 
     Example:
 

@@ -13,7 +13,7 @@ from transformers.models.marian.tokenization_marian import MarianTokenizer
 from ..lengths import check_name
 
 
-# The same ids on both sides: a model has one pad, EOS and unknown id for encoder and decoder.
+# Both sides have the same ids, because a model has one pad, EOS and unknown id for encoder and decoder.
 SPECIAL_TOKENS = {"</s>": 0, "<unk>": 1, "<pad>": 2}
 TARGET_VOCABULARIES = ("character", "joined", "shared")
 
@@ -35,22 +35,22 @@ def train_marian_tokenizer(
     Args:
         sources (`Iterable[str]`), targets (`Iterable[str]`): Training texts.
         save_directory (`str` or `Path`): Folder for the tokenizer; `AutoTokenizer.from_pretrained` loads it.
-        vocab_size (`int`, *optional*, defaults to 16,000): Subwords; fewer if the text does not have as many.
+        vocab_size (`int`, *optional*, defaults to 16,000): Maximum number of subwords. A small text gives fewer.
         target_vocabulary (`str`, *optional*, defaults to `"character"`): `"character"` gives the setting of Takase &
             Okazaki 2019, section 3.1: subwords in sources, characters in targets, each with its own vocabulary.
-            `"joined"`, as in the authors' code, has the same units in one vocabulary, so that a model can share its
+            `"joined"`, as in the authors' code, has these units in one vocabulary, so that a model can share its
             embeddings. `"shared"` has one subword model for both sides.
         character_coverage (`float`, *optional*, defaults to 1.0): Share of the text's characters that the vocabulary
             covers; 0.9995 suits Japanese and Chinese.
-        byte_fallback (`bool`, *optional*, defaults to `False`): Encode characters that are not in the training text
-            as UTF-8 bytes (256 entries of a subword vocabulary), not as `<unk>`.
-        model_max_length (`int`, *optional*, defaults to 512): Longest source in tokens.
+        byte_fallback (`bool`, *optional*, defaults to `False`): Encode characters that are not in the training text as
+            UTF-8 bytes instead of `<unk>`. The bytes take 256 entries of a subword vocabulary.
+        model_max_length (`int`, *optional*, defaults to 512): Maximum number of tokens of a source.
 
     Returns:
         `MarianTokenizer`, with `separate_vocabs=True` for `"character"`.
 
     Raises:
-        `ValueError`: for an unknown `target_vocabulary` or without text.
+        `ValueError`: if `target_vocabulary` is unknown, or if there is no text.
     """
     check_name("target_vocabulary", target_vocabulary, TARGET_VOCABULARIES)
     separate, shared = target_vocabulary == "character", target_vocabulary == "shared"
@@ -108,7 +108,7 @@ def _train(texts: Iterable[str], **options) -> bytes:
 
 
 def _vocabulary(*spms: bytes) -> dict[str, int]:
-    """Build a vocabulary from the special tokens and the pieces of the models, each piece once."""
+    """Build a vocabulary of the special tokens and the pieces of the models. Each piece has one id."""
     models = [sentencepiece.SentencePieceProcessor(model_proto=spm) for spm in spms]
     numbered = ((model, i) for model in models for i in range(1, model.get_piece_size()))  # piece 0 is <unk>
     pieces = dict.fromkeys(model.id_to_piece(i) for model, i in numbered)

@@ -42,9 +42,9 @@ def range_of(lengths: Sequence[int]) -> dict[str, int]:
 
 class ResumableTrainer(HubTrainer):
     """
-    `Trainer` whose training batches come from `train_collator` (by default `data_collator`, which evaluation uses). A
-    resumed run has the same batches. The length projection, the new layer of a pretrained model, has
-    `projection_lr_factor` times the learning rate.
+    `Trainer` whose training batches come from `train_collator`. Evaluation uses `data_collator`, which is also the
+    default of `train_collator`. A resumed run has the same batches as an uninterrupted run. The length projection, the
+    new layer of a pretrained model, has `projection_lr_factor` times the learning rate.
 
     If `run` (`hf_lenctrl.training.model_card.TrainingRun`) is set, the model card describes this run. With
     `weights_dtype` (`"float16"`, `"bfloat16"`) the final trained weights are rounded and saved in this type; the model
@@ -78,7 +78,7 @@ class ResumableTrainer(HubTrainer):
         rows = self.train_dataset if train_dataset is None else train_dataset
         columns, by_length = getattr(rows, "column_names", []), self.args.train_sampling_strategy == "group_by_length"
         if by_length and {"input_ids", "labels"} <= {*columns} and self.args.length_column_name not in columns:
-            # Trainer's sampler groups by the source only, which gives twice the padding, and reads row by row
+            # Trainer's sampler groups by the source only, which doubles the padding, and reads the rows one by one
             pairs = zip(rows["input_ids"], rows["labels"], strict=True)
             lengths = [max(len(source), len(target)) for source, target in pairs]
             batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps
@@ -154,7 +154,8 @@ class ResumableTrainer(HubTrainer):
 
     def create_model_card(self, language=None, license=None, tags=None, model_name=None, **kwargs):
         """
-        Write `README.md` for `run`, and `report.png` if matplotlib is installed. Without a run, write Trainer's card.
+        Write `README.md` for `run`, and `report.png` if matplotlib is installed. If `run` is `None`, write Trainer's
+        card.
         """
         if self.run is None:
             return super().create_model_card(language, license, tags, model_name, **kwargs)
@@ -176,16 +177,18 @@ class ResumableTrainer(HubTrainer):
 
 class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
     """
-    `ResumableTrainer` and `Seq2SeqTrainer` with noise on lengths only in training batches; each epoch draws again.
+    `ResumableTrainer` and `Seq2SeqTrainer` that adds noise to the lengths of training batches only. Each epoch draws
+    again.
 
-    `data_collator` builds the batches (by default a `DataCollatorForLengthControl`). Evaluation uses a copy of it
-    without `length_noise`, `overshoot_share`, `no_length_share` and `packing`. An optional `train_collator` builds the
-    training batches instead. With `packing` a batch is `per_device_train_batch_size` packed rows.
+    `data_collator` builds the batches (by default a `DataCollatorForLengthControl`). Evaluation uses a copy of this
+    collator without `length_noise`, `overshoot_share`, `no_length_share` and `packing`. An optional `train_collator`
+    builds the training batches instead. With `packing` a batch has `per_device_train_batch_size` packed rows.
 
     Each target token has the same weight in an optimizer step, also over processes and accumulated batches.
 
     With `r_drop` above 0 the model runs twice on a training batch, with different dropout. The loss adds `r_drop`
-    times the mean divergence of both outputs, in both directions (Liang et al. 2021; their alpha is twice as large).
+    times the KL divergence of the two outputs, a mean over tokens and both directions (Liang et al. 2021; their alpha
+    is twice as large).
     """
 
     def __init__(
@@ -263,7 +266,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         return total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch) + more
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        # there is no generation here, but without labels a model would build a cache
+        # without labels, which Trainer removes, a model would build a cache for generation
         inputs = {"use_cache": False, **inputs}
         if self.r_drop and model.training:
             inputs = {name: torch.cat([v, v]) if isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
@@ -271,7 +274,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def evaluation_loop(self, *args, **kwargs):
-        # Seq2SeqTrainer's function counts rows twice that fill up the last batch of several processes
+        # Seq2SeqTrainer's function would count twice the rows that fill up the last batch of several processes
         self.gather_function = self.accelerator.gather_for_metrics
         return super().evaluation_loop(*args, **kwargs)
 

@@ -25,7 +25,9 @@ NOT_UPLOADED = b"_run/\ncheckpoint-*/\n*.jsonl\n/runs/\ntraining_args.bin\n"
 
 
 def uploaded(folder: str | Path, names: Iterable[str]) -> list[str]:
-    """Return the sorted paths in a model's folder that match a pattern with the same number of slashes."""
+    """
+    Return the sorted paths of the files in `folder` that match one of the patterns. A `*` does not match a slash.
+    """
     paths = [path.relative_to(folder).as_posix() for path in sorted(Path(folder).rglob("*")) if path.is_file()]
     return [p for p in paths if any(p.count("/") == name.count("/") and fnmatchcase(p, name) for name in names)]
 
@@ -48,8 +50,8 @@ def hide_token(args) -> None:
 
 def check_upload(args) -> None:
     """
-    Test before training that an upload is allowed: commit a file, because `create_repo` also accepts a repository of
-    another user. Raise `OSError` if the Hub refuses the commit.
+    Test before training that an upload is allowed. The test commits a file, because `create_repo` also accepts a
+    repository of another user. Raise `OSError` if the test fails.
     """
     if not args.push_to_hub or args.process_index != 0:
         return
@@ -71,7 +73,7 @@ def check_upload(args) -> None:
 
 
 def only_at_the_end(args) -> None:
-    """Let Trainer upload only once, at the end; raise `ValueError` for strategies that upload checkpoints."""
+    """Let Trainer upload only once, at the end. Raise `ValueError` if `hub_strategy` uploads checkpoints."""
     if args.push_to_hub and args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
         raise ValueError(f"hub_strategy={args.hub_strategy.value} uploads checkpoints; use hub_strategy=end")
     args.hub_strategy = HubStrategy.END  # no error for `every_save`, because it is the default
@@ -96,7 +98,7 @@ class HubTrainer(Trainer):
     def push_to_hub(
         self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs
     ):
-        """Upload the model and its card, see `Trainer.push_to_hub`; raise `OSError` if the Hub refuses."""
+        """Upload the model and its card, see `Trainer.push_to_hub`. Raise `OSError` if the upload fails."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
