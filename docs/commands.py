@@ -8,7 +8,7 @@ writes `docs/commands.md`. A test compares the page with what this makes.
 from pathlib import Path
 
 from hf_lenctrl.commands import causal, evaluate, export, fit, fit_cost, generate, predictor, train
-from hf_lenctrl.commands.arguments import CommandParser, DataArguments, ModelArguments, RunArguments
+from hf_lenctrl.commands.arguments import CommandParser, DataArguments, ModelArguments, RunArguments, SplitArguments
 from hf_lenctrl.commands.predictor import PredictorArguments
 
 
@@ -38,7 +38,7 @@ def page() -> str:
     commands = {
         "train": (train.__doc__ + seq2seq, CommandParser([ModelArguments, DataArguments, RunArguments])),
         "train, causal models": (causal.__doc__ + single, CommandParser([causal.CausalArguments])),
-        "train-predictor": (predictor.__doc__ + single, CommandParser([PredictorArguments, DataArguments])),
+        "train-predictor": (predictor.__doc__ + single, CommandParser([PredictorArguments, SplitArguments])),
         "generate": (generate.__doc__, generate.make_parser()),
         "fit": (fit.__doc__, fit.make_parser()),
         "fit-cost": (fit_cost.__doc__, fit_cost.make_parser()),

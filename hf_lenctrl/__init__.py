@@ -1,7 +1,7 @@
-"""Length control for Hugging Face sequence-to-sequence models: ask for a length, get it.
+"""Length control for Hugging Face language models: generate text of a requested length.
 
 Importing this package registers the models in the Auto classes and `pipeline` of transformers. Each public name is
-imported at its first use, from the module that `__init__.pyi` gives.
+imported at its first use, from the module that `__init__.pyi` names.
 """
 
 import ast
@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 
 def _places() -> dict[str, str]:
-    """Return the module of each public name."""
+    """Return a dictionary from each public name to its module."""
     names = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     found = (node for node in names.body if isinstance(node, ast.ImportFrom))
     return {alias.name: f"{__name__}.{node.module}" for node in found for alias in node.names}
@@ -28,7 +28,7 @@ __all__ = [*_PLACES, "__version__"]  # noqa: PLE0604
 def __getattr__(name: str):
     if name in _PLACES:
         value = getattr(importlib.import_module(_PLACES[name]), name)
-    elif f"{__name__}.{name}" in _PLACES.values():  # `hf_lenctrl.length_units`, without an explicit import
+    elif f"{__name__}.{name}" in _PLACES.values():  # the name is a module, such as `hf_lenctrl.length_units`
         return importlib.import_module(f"{__name__}.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

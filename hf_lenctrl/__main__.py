@@ -1,4 +1,4 @@
-"""`python -m hf_lenctrl`, the same as `lenctrl`."""
+"""`python -m hf_lenctrl` is the same as `lenctrl`."""
 
 from .commands.lenctrl import main
 

@@ -15,15 +15,15 @@ from .modeling_lenctrl_causal import LenCtrlForCausalLM
 
 OF_THE_HUB = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 _OF_THE_ADAPTER = ("config", "adapter_kwargs", "revision", "subfolder", "code_revision", "_commit_hash", "_from_auto")
-BASE = Path("_run", "base_model")  # holds the base model's path in training; `_run/` is never uploaded
+BASE = Path("_run", "base_model")  # file with the base model's path in training; `_run/` is never uploaded
 _SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers")
 _STUB = "Model Card for Model ID"  # title of PEFT's empty card
 
 
 def is_adapter(name, **where) -> bool:
     """
-    Return whether `name` is a folder with an adapter but no model weights, or a Hub repository with an adapter.
-    `where` has Hub options.
+    Return whether `name` is either a folder with an adapter but no model weights, or a Hub repository with an adapter.
+    `where` has Hub options, such as `revision`.
     """
     where = {key: where[key] for key in OF_THE_HUB if where.get(key) is not None}
     folder = Path(str(name), where.get("subfolder", ""))
@@ -35,8 +35,8 @@ def is_adapter(name, **where) -> bool:
 
 def save_control(model, folder: str | Path) -> None:
     """
-    Save the configuration of a length-controlled model with an adapter as `config.json` in the adapter's folder.
-    Loading the adapter then needs only the plain base model. Also delete PEFT's empty model card.
+    Save the configuration of a length-controlled model in the folder of its adapter, as `config.json`. The adapter can
+    then be loaded over the plain base model. Also delete the empty model card that PEFT writes.
     """
     config, card = model.get_base_model().config, Path(folder, "README.md")
     if hasattr(config, "length_encoding"):
@@ -50,25 +50,25 @@ def save_control(model, folder: str | Path) -> None:
 
 def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: bool = False, **kwargs) -> Any:
     """
-    Load an adapter over its base model: load the base model, add the length control of the adapter's folder, and add
-    the adapter.
+    Load an adapter's base model, add the length control that the adapter's folder stores, and attach the adapter.
 
     Args:
         name (`str`): Folder or Hub name of the adapter.
-        base_model (`str` or `PreTrainedModel`, *optional*): The base model, a folder, a Hub name or the model itself;
-            by default the base model that the adapter names.
-        merge (`bool`, *optional*, defaults to `True`): Merge the adapter's weights into the model's weights. `False`
-            returns the `PeftModel`.
-        is_trainable (`bool`, *optional*, defaults to `False`): With `merge=False`, keep the adapter trainable.
-        kwargs: Options of `from_pretrained` for the base model, such as `dtype`. `revision` and `subfolder` are those
-            of the adapter, and `token` serves both.
+        base_model (`str` or `PreTrainedModel`, *optional*): The base model, given as a folder, a Hub name or a loaded
+            model. By default the base model that is recorded with the adapter.
+        merge (`bool`, *optional*, defaults to `True`): Merge the adapter's weights into the model's weights. If
+            `False`, return the `PeftModel`.
+        is_trainable (`bool`, *optional*, defaults to `False`): Keep the adapter trainable. Only used if `merge=False`.
+        kwargs: Options of `from_pretrained` for the base model, such as `dtype`. `revision` and `subfolder` belong to
+            the adapter. `token` is used for adapter and base model.
 
     Returns:
-        The model, in eval mode except with `merge=False` and `is_trainable=True`.
+        The model. It is in eval mode, unless `merge=False` and `is_trainable=True`.
 
     Raises:
         `OSError`: if the base model cannot be loaded.
-        `ValueError`: if the base model has another architecture or size than the adapter needs.
+        `ValueError`: if the base model has another architecture or size than the adapter needs, or if the adapter's
+            unit is `"cost"` and the base model has no length control.
     """
     from peft import PeftConfig, PeftModel
 
@@ -86,14 +86,14 @@ def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: boo
         return adapted
     merged = adapted.merge_and_unload().eval()
     for weight in merged.parameters():
-        # PEFT freezes all weights; torch would copy a frozen head for each row if some positions get no logits
+        # unfreeze what PEFT froze; torch would copy a frozen head for each row if some positions get no logits
         weight.requires_grad_(weight.is_floating_point())
     merged.name_or_path = merged.config._name_or_path = str(name)
     return merged
 
 
 def _own_config(name, **where) -> Any:
-    """Return the length-controlled configuration in an adapter's folder; `None` if there is none."""
+    """Return the configuration of length control in an adapter's folder; `None` if the folder has none."""
     try:
         fields = PreTrainedConfig.get_config_dict(name, **where)[0]
     except OSError:
@@ -103,10 +103,10 @@ def _own_config(name, **where) -> Any:
 
 def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) -> Any:
     """
-    Load an adapter's base model: `base_model`; by default the folder that the training run recorded, if it exists, or
-    `named`, the name in the adapter.
+    Load an adapter's base model. Use the first of these: (1) `base_model`, if given; (2) the folder that the training
+    run recorded, if it exists; (3) `named`, the name in the adapter's configuration.
     """
-    for folder in (Path(str(name)), Path(str(name)).parent):  # the parent of a checkpoint is its run's folder
+    for folder in (Path(str(name)), Path(str(name)).parent):  # a checkpoint's parent is the run's folder
         if base_model is None and Path(folder, BASE).is_file():
             trained_on = Path(folder, BASE).read_text(encoding="utf-8")
             base_model = trained_on if Path(trained_on).is_dir() else None
@@ -129,7 +129,7 @@ def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) ->
 
 
 def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
-    """Return the plain model with the length control of `config`; fields in `given` override fields of `config`."""
+    """Return a plain model with the length control of `config`. Fields in `given` override fields of `config`."""
     pairs = {key: (getattr(config.text_config, key, None), getattr(plain.config, key, None)) for key in _SHAPE}
     if wrong := [f"{key}={now}, not {was}" for key, (was, now) in pairs.items() if was != now]:
         raise ValueError(
@@ -148,17 +148,17 @@ def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
 
 def _from_pretrained(name, **kwargs) -> Any:
     """
-    Load an adapter for `from_pretrained` of a length-controlled class. Return `None` if `name` is a model, or the
-    length-controlled base of an adapter.
+    Load an adapter for `from_pretrained` of a length-controlled class. Return `None` if `name` is a model without an
+    adapter, or if it is the length-controlled base model of an adapter.
     """
     adapter = (kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path")
     if name is None or not is_adapter(adapter or name, **kwargs):
         return None
-    if adapter is not None and adapter != name:  # an Auto class has found the base `name`, `kwargs` are for the base
+    if adapter is not None and adapter != name:  # an Auto class found the base `name`, and `kwargs` are for the base
         kwargs = {**kwargs, "base_model": name}
         own = kwargs["adapter_kwargs"]
         if _own_config(adapter, **{key: own[key] for key in OF_THE_HUB if own.get(key) is not None}) is None:
-            return None  # the base is length-controlled, so transformers adds the adapter to it
+            return None  # transformers then adds the adapter to the length-controlled base model
     return load_adapter(adapter or name, **kwargs)
 
 

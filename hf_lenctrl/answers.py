@@ -1,4 +1,4 @@
-"""Functions that compute the progress over a prompt and its answer, for causal models."""
+"""Functions for causal models that compute the progress: the units of the answer produced so far."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from .length_units import UnitTable
 
 def first_progress(columns: int, rows: int, device, mask: torch.Tensor | None = None) -> torch.Tensor:
     """
-    Return the progress over a prompt, `(rows, columns)`: 0 on its last token, which predicts the first token of the
-    answer, and -1 elsewhere. The optional `mask (rows, columns)` has 0 on the padding.
+    Return the progress at each position of a prompt, `(rows, columns)`. The prompt's last token, which predicts the
+    first token of the answer, has 0. All other positions have -1. The optional `mask (rows, columns)` is 0 on padding.
     """
     position = torch.arange(columns, device=device).expand(rows, -1)  # (rows, columns)
     last = position if mask is None else position * (mask != 0)
@@ -21,21 +21,21 @@ def answer_progress(
     table: UnitTable, labels: torch.Tensor, eos: list[int], least: int = 1, thoughts: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Return the progress and the length of the answers in a batch. The answer of a row is the labels that are not -100,
-    up to EOS. The first label of a row belongs to the prompt, because no position predicts it.
+    Return the progress and the length of the answers in a batch. The answer of a row consists of the labels that are
+    not -100, up to EOS. The first label of a row belongs to the prompt, because no position predicts this label.
 
     Args:
-        table (`UnitTable`): The table of the labels' vocabulary.
-        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Labels in the columns of the input ids,
-            not shifted.
+        table (`UnitTable`): The unit table of the labels' vocabulary.
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Labels, one for each input id, not
+            shifted.
         eos (`list[int]`): Ids that end an answer.
         least (`int`, *optional*, defaults to 1): Minimum number of units in an answer.
-        thoughts (`Thoughts`, *optional*): If a row has the marker that ends thoughts, only the text after it is the
-            answer.
+        thoughts (`Thoughts`, *optional*): Counter for answers after thoughts (reasoning text). If a row has the marker
+            that ends the thoughts, only the text after the marker is the answer.
 
     Returns:
-        Two `torch.LongTensor`. (1) The progress, `(batch_size, sequence_length)`: on a token of the answer, the units
-        up to and including this token; on the token before the answer, 0; elsewhere, also on thoughts, -1. (2) The
+        Two `torch.LongTensor`. (1) The progress, `(batch_size, sequence_length)`. A token of the answer has the units
+        up to and including this token, the token before the answer has 0, and others, also thoughts, have -1. (2) The
         length of each answer, `(batch_size,)`; 1 if a row has no answer.
 
     Raises:
@@ -50,7 +50,7 @@ def answer_progress(
     ids = ids.masked_fill((column >= many) | (ids < 0), 0)
     if eos:
         ended = torch.isin(ids, torch.tensor(eos, device=ids.device)).cumsum(1) > 0
-        ids = torch.where(ended, eos[0], ids)  # the line end that a template adds after EOS is not part of the text
+        ids = torch.where(ended, eos[0], ids)  # a chat template may add a line end after EOS, which is not text
     written = table.progress(ids.to(table.weights.device)).to(ids.device)  # (B, T)
     first = torch.zeros_like(many)  # (B, 1), progress before the answer
     if thoughts is not None:

@@ -1,4 +1,4 @@
-"""Generation within a length, for any model: the token limit, the constraint, and the warnings."""
+"""Generation of outputs within a requested length, for any model: token limit, constraint and warnings."""
 
 import logging
 import math
@@ -54,9 +54,10 @@ def token_limit(
     table: UnitTable, target: Target, prompt_length: int, positions: int | None, apart: int = 0
 ) -> torch.Tensor:
     """
-    Return the maximum number of positions of each output, `(batch_size,)`: the `prompt_length` positions before the
-    output, and enough for about twice the target; at most `positions + 1`. Raise `ValueError` if the target, with a
-    causal model's prompt of `apart` tokens, needs more than `positions`.
+    Return the maximum number of positions of each output, `(batch_size,)`. This limit includes the `prompt_length`
+    positions before the output, and leaves room for about twice the target length. The limit is at most
+    `positions + 1`, where `positions` is the number of decoder positions. Raise `ValueError` if the target length and
+    a causal model's prompt (`apart` tokens) need more than `positions`.
     """
     # A word is many tokens in a character decoder; a character is up to four tokens in byte-level BPE.
     per_unit: float = {"token": 2, "byte": 2, "word": 24, "zh_word": 24}.get(table.unit, 8 if table.states > 3 else 2)
@@ -67,7 +68,7 @@ def token_limit(
     limit = target.high.new_tensor(room) + prompt_length + 32  # (B,)
     if positions is None or positions < 1:  # XLNet has -1
         return limit
-    length = int((target.low * (target.length > 0)).max())  # a planned length of 0 means none, and needs no positions
+    length = int((target.low * (target.length > 0)).max())  # a planned length of 0 means no length
     needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
     needed += max(apart - 1, 0)
     if needed > positions:
@@ -89,7 +90,9 @@ class _OwnLimits(StoppingCriteria):
 
 
 class _ForcedEnds(LogitsProcessor):
-    """Processor that forces EOS (`forced_eos_token_id`) at the last position that the row's own limit allows."""
+    """
+    Logits processor that forces EOS (`forced_eos_token_id`) at the last position that the row's own limit allows.
+    """
 
     def __init__(self, limits: torch.Tensor, eos_token_id: int | list[int]):
         self.limits, self.eos_token_id, self.first = limits, eos_token_id, int(limits.min())
@@ -106,26 +109,29 @@ class _ForcedEnds(LogitsProcessor):
 
 @dataclass
 class _Options:
-    """The options of one call, looked up in its arguments, then its generation configuration, then the model's."""
+    """
+    The options of one call. An option is looked up in the arguments of the call, then in the call's generation
+    configuration, then in the model's generation configuration.
+    """
 
     arguments: dict[str, Any]
-    defaults: GenerationConfig  # the model's
+    defaults: GenerationConfig  # of the model
 
     def given(self, name: str) -> Any:
-        """Return the value that the call itself sets for an option, or `None`."""
+        """Return the value of an option in the call itself, or `None`."""
         value = self.arguments.get(name)
         return getattr(self.arguments.get("generation_config"), name, None) if value is None else value
 
     def in_force(self, name: str) -> Any:
-        """Return the value that an option has in the call: set by the call, else by the model's defaults."""
+        """Return the value of an option: the value that the call sets, or else the model's default."""
         value = self.given(name)
         return getattr(self.defaults, name) if value is None else value
 
 
 def rows_of_each(model, arguments: dict[str, Any]) -> int | None:
     """
-    Return how many rows `generate` makes for each prompt; `None` if the call sets its own cache or search, or uses no
-    cache.
+    Return the number of rows that `generate` makes for each prompt. Return `None` if the call sets its own cache or
+    search, or if it uses no cache.
     """
     options = _Options(arguments, model.generation_config)
     own = ("custom_generate", "assistant_model", CACHE)
@@ -152,10 +158,10 @@ def generate_within(
     Call `generate` with a token limit and the constraint, and warn if outputs are cut or miss their lengths.
     `generate` is a method of `model` (length-controlled or plain) or of its parent class.
 
-    `table` counts the model's vocabulary in the unit of `target`. Limits in `arguments` override the limits that this
-    function would set. `positions` is the number of decoder positions; `None` means no limit. With `thoughts`, only
-    the answer after the thoughts counts. Raise `ValueError` if the length does not fit the positions or the call's own
-    token limit.
+    `table`, the unit table, counts the units of token ids, in the unit of `target`. Limits in `arguments` override the
+    limits that this function would set. `positions` is the number of decoder positions; `None` means no limit. If
+    `thoughts` is given, only the answer after the thoughts (reasoning text) counts. Raise `ValueError` if the length
+    does not fit the positions or the call's own token limit, or if `thoughts` is combined with a length in two units.
     """
     kwargs = dict(arguments)
     options = _Options(kwargs, model.generation_config)
@@ -213,8 +219,8 @@ def _longest(options: _Options, before: int) -> float:
 
 def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target) -> torch.Tensor:
     """
-    Count the units of each answer, `(batch_size * n,)`. If an output has no marker, warn, and return its highest
-    target length.
+    Return the units of each answer, `(batch_size * n,)`. If an output has no end-of-thoughts marker, warn, and return
+    the highest target length of this output, so that no later warning names it.
     """
     count, state = thoughts.count_and_state(ids.to(thoughts.table.weights.device), prompt)
     begun = state >= 0
@@ -229,9 +235,9 @@ def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target
 
 def generate_for(model, table: UnitTable, target: Target | None, constraint: str | None, arguments: dict):
     """
-    Call `model.generate` with a target, for any model, length-controlled or not; `None` means no target. `table`
-    counts the model's vocabulary in the unit of `target`. In `arguments`, `length_from` is a `Thoughts`. Raise
-    `ValueError` if `length_from` is given without a target.
+    Call `model.generate` with target lengths, or without a length if `target` is `None`. The model may be
+    length-controlled or plain. `table` counts the units of token ids, in the unit of `target`. In `arguments`,
+    `length_from` is a `Thoughts`. Raise `ValueError` if `length_from` is given without a target.
     """
     if getattr(model.config, "length_controlled", False):
         return model.generate(**arguments, length=target, length_constraint=constraint)
@@ -256,7 +262,10 @@ def warn_once(key: Any, message: str, *values) -> None:
 
 
 def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, target: Target, limit: float, pad: int | None) -> None:
-    """Warn, once for each limit, if the token limit cut outputs; `ids (batch_size * n, positions)` are the outputs."""
+    """
+    Warn, once for each limit, if the token limit cut outputs before their target lengths. The outputs are
+    `ids (batch_size * n, positions)`.
+    """
     low = target.low.repeat_interleave(len(ids) // len(target.low)).to(produced.device)
     cut = (produced < low) & (ids[:, -1] != (-1 if pad is None else pad))
     if ids.shape[1] >= limit and bool(cut.any()):
@@ -269,7 +278,7 @@ def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, target: Target, limi
 
 
 def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
-    """Warn if `produced` lengths, `(batch_size * n,)`, are outside their targets; name the first five rows."""
+    """Warn if `produced` lengths, `(batch_size * n,)`, are outside their targets. Name the first five rows."""
     copies = len(produced) // len(target.low)
     low, high = (end.repeat_interleave(copies).to(produced.device) for end in (target.low, target.high))
     missed = ((produced < low) | (produced > high)).nonzero().squeeze(1)
@@ -286,8 +295,9 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
 
 def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     """
-    Encode each text of `inputs` once, `input_ids (texts, source_length)`, and copy its states to all rows of the text;
-    `rows (batch_size,)` is the index of each row's text. Return `encoder_outputs` and `attention_mask` for `generate`.
+    Encode each text once, and copy its encoder states to all rows of the text. `inputs` has
+    `input_ids (texts, source_length)`, and `rows (batch_size,)` has the index of each row's text. Return
+    `encoder_outputs` and `attention_mask` for `generate`.
     """
     mask = inputs.get("attention_mask")
     mask = torch.ones_like(inputs["input_ids"]) if mask is None else mask

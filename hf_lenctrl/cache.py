@@ -1,4 +1,4 @@
-"""The cache of a model: its name in the installed transformers, and a function that reads a shared prompt once."""
+"""The key-value cache: its name in the installed transformers, and a function that reads a shared prompt once."""
 
 import functools
 import inspect
@@ -20,9 +20,9 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 def takes_cache(method: _Method) -> _Method:
     """
-    Decorate a method with the argument `cache`, so that it accepts both names of the cache. The method passes the
-    cache on as `**{CACHE: cache}`. The signature has both names, because `generate` and PEFT read the signature. A
-    call raises `ValueError` if both names have a value.
+    Decorate a method that has an argument `cache`, so that it also accepts the name `past_key_values`. The method must
+    pass the cache on as `**{CACHE: cache}`. The new signature has both names, because `generate` and PEFT read the
+    signature. A call raises `ValueError` if both names have a value.
     """
 
     @functools.wraps(method)
@@ -45,7 +45,7 @@ def takes_cache(method: _Method) -> _Method:
 
 
 def without_length(model: Any) -> Any:
-    """Return the model that reads no length: the inner model of a `LenCtrlForCausalLM`, or a plain model itself."""
+    """Return the model that reads no length: the inner model of a `LenCtrlForCausalLM`, or else `model` itself."""
     return model.language_model if hasattr(model.config, "length_encoding") else model
 
 
@@ -55,13 +55,14 @@ def read_once(model: Any, ids: torch.Tensor, mask: torch.Tensor, copies: int = 1
     Run the model once on each distinct prompt, and copy the cache to all rows with this prompt.
 
     Args:
-        model (`PreTrainedModel`): A causal model. It reads the prompts without a length.
+        model (`PreTrainedModel`): A causal model. It is called without length control.
         ids, mask (`torch.LongTensor` of shape `(batch_size, n)`): Prompts, padded on the left.
         copies (`int`, *optional*, defaults to 1): Number of rows for each prompt, such as beams.
 
     Returns:
-        A cache of `batch_size * copies` rows and `n - 1` positions. The last position is not read, because it may get
-        a length. `None` if no two rows share a prompt, if `n` is 1, or if the model's cache cannot be copied by rows.
+        A cache of `batch_size * copies` rows and `n - 1` positions. The last position is left out, because a length
+        encoding may be added there. `None` if no two rows share a prompt, if `n` is 1, or if the model has no cache
+        that keeps all positions.
     """
     model = without_length(model)
     reads = inspect.signature(model.forward).parameters
@@ -69,7 +70,7 @@ def read_once(model: Any, ids: torch.Tensor, mask: torch.Tensor, copies: int = 1
     if CACHE not in reads or ids.shape[1] < 2 or len(different) == len(ids) * copies:
         return None
     cache = DynamicCache(config=model.config)
-    if any(type(layer) is not DynamicLayer for layer in cache.layers):  # windows and states lack some positions
+    if any(type(layer) is not DynamicLayer for layer in cache.layers):  # a sliding window lacks positions
         return None
     ids, mask = (part[:, :-1] for part in different.chunk(2, dim=1))
     options: dict[str, Any] = {"position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0), "logits_to_keep": 1}

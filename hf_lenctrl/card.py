@@ -5,6 +5,8 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
 
+from .lengths import plural
+
 
 TEXT = "Replace this sentence with a text of your own."
 _STUB = "This model card has been automatically generated"  # text of `push_to_hub` of transformers
@@ -30,7 +32,7 @@ print(predictor.predict_lengths([{text!r}], tokenizer))"""
 
 
 def methods_of(config) -> list[str]:
-    """Return the methods by which a model gets the length, one line each; no line for a plain model."""
+    """Return a description of each method by which a model gets the length. A plain model has no such method."""
     encoding, tokens = getattr(config, "length_encoding", "none"), getattr(config, "length_tokens", None)
     # An architecture from outside the package may have another encoding.
     found = [_METHODS.get(encoding, encoding)] if encoding != "none" else []
@@ -45,8 +47,8 @@ def methods_of(config) -> list[str]:
 
 def kind_of(config) -> str:
     """
-    Return the kind of a model for its card: its family, such as `"bart"`, or `"llama language"` for a wrapped causal
-    model.
+    Return the kind of a model for its card: its architecture, such as `"bart"`. The kind of a wrapped causal model
+    ends with "language", such as `"llama language"`.
     """
     inner = getattr(config, "text_config", None)
     kind = config.model_type.removeprefix("lenctrl_") if inner is None else inner.model_type
@@ -58,13 +60,14 @@ def usage(config, name: str, *, text: str = TEXT, length: int | None = None, rev
     Return the usage of a model in Markdown: how to install the package, and how to run the model on `text`.
 
     Args:
-        config (`PreTrainedConfig`), name (`str`): The model's configuration and name: `"user/name"` on the Hub, or a
-            local folder.
+        config (`PreTrainedConfig`), name (`str`): The model's configuration and name. The name is either `"user/name"`
+            on the Hub, or a local folder.
         revision (`str`, *optional*): Branch of the model on the Hub, if it is not `main`.
-        length (`int`, *optional*): Requested length; by default the median of the training lengths, if known.
+        length (`int`, *optional*): Requested length; by default the median of the training lengths, or a typical
+            length if the median is unknown.
     """
     unit, predictor = getattr(config, "length_unit", "character"), config.model_type == "length_predictor"
-    trained = getattr(config, "trained_lengths", None)  # it holds the median of the training lengths
+    trained = getattr(config, "trained_lengths", None)  # it has the median of the training lengths
     code = (_PREDICTOR if predictor else _PIPELINE).format(
         name=json.dumps(name, ensure_ascii=False) + (f", revision={revision!r}" if revision else ""),
         text=text,
@@ -77,7 +80,7 @@ def usage(config, name: str, *, text: str = TEXT, length: int | None = None, rev
 
 
 def write_card(data: ModelCardData, title: str, about: str, use: str, *sections: str) -> ModelCard:
-    """Return a model card: metadata, a description of the model, its usage, and more sections."""
+    """Build a model card: metadata, a description of the model (`about`), its usage (`use`), and more sections."""
     parts = [f"---\n{data}\n---", f"# {title}", about, f"## Use\n\n{use}", *filter(None, sections)]
     return ModelCard("\n\n".join(parts) + "\n")
 
@@ -94,11 +97,11 @@ def minimal_card(model, name: str, revision: str | None = None, *sections: str) 
     methods, unit = methods_of(config), getattr(config, "length_unit", "character")
     size = f"{model.num_parameters() / 1e6:.1f}M parameters"
     if config.model_type == "length_predictor":
-        about = f"Predicts the length of an output in {unit}s from its source ({size}). Made with `hf_lenctrl`."
+        about = f"Predicts the length of an output in {plural(unit)} from its source ({size}). Made with `hf_lenctrl`."
     elif methods:
         about = (
-            f"A {kind_of(config)} model ({size}) that writes texts of a requested length, in {unit}s. Made with "
-            f"`hf_lenctrl`. How it is given the length:\n\n{bullets(methods)}"
+            f"A {kind_of(config)} model ({size}) that writes texts of a requested length, in {plural(unit)}. Made "
+            f"with `hf_lenctrl`. How it is given the length:\n\n{bullets(methods)}"
         )
     else:
         about = f"A {kind_of(config)} model ({size}) without length control."

@@ -1,4 +1,4 @@
-"""Units of length as finite automata over characters: a user's unit, a cost of each character, terminal columns."""
+"""Units of length that are finite automata over characters: a user's unit, a sum of costs, and terminal columns."""
 
 import functools
 import itertools
@@ -18,29 +18,29 @@ except ImportError:  # a checkpoint from the Hub loads without this package
 
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # characters for which `wcswidth` returns -1, and U+0000
-# One character of each kind that `wcswidth` treats differently: narrow, digit (VS16 makes it wide), narrow and wide
+# One character of each kind that `wcswidth` treats differently: narrow, digit (wide before U+FE0F), narrow and wide
 # emoji, ideograph, combining mark, spacing mark, virama, joiner, variation selectors, regional indicator, skin tone.
 _KINDS = "a1\u00a9\u65e5\u231a\U0001f02c\U0001f0cf\u0301\u0903\u094d\u200d\ufe0e\ufe0f\U0001f1e6\U0001f3fd"
-_AROUND = [  # contexts in which the kinds have different widths
+_AROUND = [  # (text before, text after) a character, so that the kinds have different widths
     *[("", ""), ("a", ""), ("\u65e5", ""), ("\u00a9", ""), ("", "\ufe0f"), ("", "\ufe0e"), ("", "\u0903")],
     *[("", "\u094da"), ("\u094d", ""), ("", "\U0001f3fd"), ("", "\u200da"), ("\U0001f1e6", "")],
     *[("\u00a9", "\ufe0f"), ("\u00a9", "a")],
 ]
 _ENDINGS = ["".join(kinds) for n in (1, 2, 3) for kinds in itertools.product(_KINDS, repeat=n)]
-_ENDINGS += ["\u0301" + ending for ending in _ENDINGS if len(ending) == 3]  # a joiner skips the mark
+_ENDINGS += ["\u0301" + ending for ending in _ENDINGS if len(ending) == 3]  # after a joiner, `wcswidth` skips the mark
 _SEQUENCES = [  # joined emoji, flags, a keycap, jamo, conjuncts, a line end, ligatures, digraphs, words
     *("\U0001f469\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea\U0001f1eb\U0001f1f7", "1\ufe0f\u20e3"),
     *("\U0001f3f4\U000e0067\U000e0062\U000e007f", "\u1112\u1161\u11ab", "\u0915\u094d\u0937\u093f", "\u0e01\u0e33"),
     *("e\u0301", "\r\n", "AVATAR", "office", "ij lj nj sz", "https://example.org/a", "two words, and 3.50 more."),
 ]
 _PLANES = (0, 1, 2, 3, 14, 15, 16)  # planes of Unicode that have characters
-# Ranges of code points of one kind: ideographs, private-use characters, and the part of plane 14 without characters.
+# Ranges of code points of one kind each: ideographs, private-use characters, and the unused part of plane 14.
 # The last two code points of a plane are not characters.
 _UNIFORM = tuple(range(*ends) for ends in ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xE000, 0xF900), (0xE1000, 0xEFFFE)))
 _UNIFORM += tuple(range(plane << 16, (plane << 16) + 0xFFFE) for plane in (2, 3, 15, 16))
-_COMMON = 100  # `check_sum` checks the pairs of this many most frequent characters
+_COMMON = 100  # number of most frequent characters whose pairs `check_sum` checks
 _DEAREST = 1024  # highest cost of one character; tables for exact lengths grow with this cost
-_MOST_CONTEXTS = 120  # maximum number of states; the table may need two for each, and stores a state in a byte
+_MOST_CONTEXTS = 120  # maximum number of states; the unit table may need two for each, and stores a state in a byte
 
 
 def count_columns(text: str) -> int:
@@ -55,16 +55,16 @@ def count_columns(text: str) -> int:
 
 class Unit:
     """
-    A unit of length: a finite automaton that reads the characters of a text from left to right. A unit can count all
-    that needs only a finite memory, such as groups of vowels, or pixels with kerning.
+    A unit of length: a finite automaton that reads the characters of a text from left to right. A unit can count
+    anything that needs only a finite memory, such as groups of vowels, or pixels with kerning.
 
     Args:
         start: The state before the text. A state is any hashable value; a unit may have at most 120 states.
-        step (`Callable`): The transition function. From a state and a character, it returns `(units, state)`: the
-            units that the character adds, an integer from 0 to 1024, and the next state. It returns
-            `(units, state, False)` if a constraint must forbid the character there.
-        kind (`Callable`, *optional*): A function from a character to its kind, a hashable value that `step` gets in
-            place of the character. A byte-level tokenizer can emit 450,000 characters, so few kinds save time.
+        step (`Callable`): The transition function. Its arguments are a state and the kind of a character. It returns
+            `(units, state)`: the units that the character adds, an integer from 0 to 1024, and the next state. It
+            returns `(units, state, False)` if a constraint must forbid the character in this state.
+        kind (`Callable`, *optional*): A function from a character to its kind, any hashable value; by default the
+            character itself. A byte-level tokenizer can emit 450,000 characters, so few kinds save time.
         count (`Callable`, *optional*): A function from a text to its units; by default `add_up`.
         name (`str`, *optional*, defaults to `"unit"`): The name in messages.
 
@@ -158,14 +158,15 @@ class Unit:
 
     @functools.cached_property
     def opened(self) -> "OpenCharacters":
-        """Return the incomplete characters, for a vocabulary that splits characters over entries."""
+        """Return the groups of incomplete characters, for a vocabulary that splits characters over entries."""
         return OpenCharacters(self)
 
 
 class Cost(Unit):
     """
     A unit with one state, where the cost of a text is the sum of the costs of its characters. The kind of a character
-    is its cost. Raise `ValueError` if a cost is not an integer from 0 to 1024, or if the empty text has a cost.
+    is its cost. Raise `ValueError` if a cost is not an integer from 0 to 1024, or if the empty text has a cost other
+    than 0.
     """
 
     def __init__(self, cost: Callable[[str], int], name: str = "cost"):
@@ -181,8 +182,9 @@ class Cost(Unit):
 
     def check_sum(self, texts: list[str]) -> None:
         """
-        Raise `ValueError` if the cost of a text is not the sum of the costs of its characters. The check covers
-        `texts`, the entries of a vocabulary, and built-in sequences, because entries seldom have joined characters.
+        Raise `ValueError` if the cost of a text is not the sum of the costs of its characters. Check `texts` (texts of
+        vocabulary entries), the pairs of their most frequent characters, and built-in sequences. The sequences are
+        needed because entries seldom have several characters that form one, such as a flag emoji.
         """
         common = [character for character, _ in Counter("".join(texts)).most_common(_COMMON)]
         pairs = ["".join(first + second for second in common) for first in common]
@@ -193,7 +195,9 @@ class Cost(Unit):
                 raise ValueError(f"a cost must add up over characters, but cost({text!r}) is {whole!r}, not {parts}")
 
     def _is_known(self, character: str) -> bool:
-        """Return whether a character has a cost; a user's table may omit characters that the vocabulary lacks."""
+        """
+        Return whether a character has a cost. A user's function may fail for characters that the vocabulary lacks.
+        """
         try:
             return self.kind(character) >= 0
         except Exception:
@@ -232,10 +236,12 @@ class Learned(Unit):
 
 class Columns(Learned):
     """
-    The unit of `count_columns`, learned from `wcswidth`. It follows the installed version's rules for joiners,
-    variation selectors, flags and conjuncts, because their width is not the sum of the widths of their characters.
+    The unit of `count_columns`, learned from `wcswidth`. The unit follows the installed version's rules for joiners,
+    variation selectors, flags and conjuncts, because the width of such a sequence is not the sum of the widths of its
+    characters.
 
-    A constraint forbids control characters, except the newline, and U+FE0E after a wide emoji, which makes it narrow.
+    A constraint forbids control characters other than the newline. It also forbids U+FE0E after a wide emoji, because
+    U+FE0E makes the emoji narrow.
     """
 
     def __init__(self):
@@ -260,13 +266,13 @@ class Columns(Learned):
         return (0, "", character == "\n") if character in "\n\t" else super()._grow(text, character)
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Return a transition, see `Unit.step`. A merged context is below 0."""
+        """Return a transition, see `Unit.step`. The id of a merged context is below 0."""
         if context < 0 and (context, kind) not in self._steps:
             self._steps[context, kind] = self._loose_step(context, kind)
         return super().step(context, kind)
 
     def loose(self, context: int) -> int | None:
-        """Return the merged context that represents this context: -1 after text, -2 after a joiner, or `None`."""
+        """Return the merged context for this context: -1 after text, -2 after a joiner, `None` in other cases."""
         return self._stands.get(context)
 
     @functools.cached_property
@@ -285,8 +291,9 @@ class Columns(Learned):
 
     def _loose_step(self, context: int, kind: int) -> tuple[int, int, bool]:
         """
-        Return the transition of a merged context, with the maximum units of its contexts. A constraint may allow the
-        character only if all the contexts allow it, add the same units, and lead to one context, which may be merged.
+        Return the transition of a merged context. Its units are the maximum over the original contexts. A constraint
+        may allow the character only if all original contexts allow it, add the same units, and lead to the same
+        context. This next context may be a merged context.
         """
         steps = {self.step(one, kind) for one in self._several[context]}
         units, to = {units for units, _, _ in steps}, {to for _, to, _ in steps}
@@ -297,9 +304,10 @@ class Columns(Learned):
 
 class OpenCharacters:
     """
-    The incomplete UTF-8 characters, in groups (equivalence classes): the first bytes of one group have the same
-    continuations. The row of a group holds, for each of 64 possible next bytes, the kind of the complete character, or
-    else the group of the longer incomplete character; -1 means no character.
+    The groups of incomplete UTF-8 characters (not all of their bytes are known yet). A group is an equivalence class
+    of first bytes that have the same continuations. The row of a group has a value for each of 64 possible next bytes.
+    If this byte completes the character, the value is the character's kind. Otherwise the value is the group of the
+    longer incomplete character. -1 means that no character has these bytes.
     """
 
     def __init__(self, unit: Unit):
@@ -320,7 +328,7 @@ class OpenCharacters:
         after_lead = torch.cat([of_two[1], of_two[1].new_full((48,), -1)])
         after_lead[:16] = -1  # these characters have a shorter form, of three bytes
         of_three = self._grouped(after_lead)
-        # For each number of missing bytes: the row of each group, and the group of the first bits of a code point.
+        # For each number of missing bytes: the row of each group, and the group for the first bits of each code point.
         self._rows = {n: of[0].tolist() for n, of in enumerate((of_one, of_two, of_three), 1)}
         self._group = {n: of[1].tolist() for n, of in enumerate((of_one, of_two, of_three), 1)}
 
@@ -330,11 +338,11 @@ class OpenCharacters:
         return rows, torch.where((rows < 0).all(dim=1)[group], -1, group)
 
     def groups(self) -> list[tuple[int, int]]:
-        """Return all groups of incomplete characters, as pairs (missing bytes, group)."""
+        """Return all groups of incomplete characters, as pairs (number of missing bytes, group)."""
         return [(missing, group) for missing, of in self._group.items() for group in sorted({*of} - {-1})]
 
     def is_common(self, missing: int, group: int) -> bool:
-        """Return whether a group is common: in living scripts or emoji, or with two or more missing bytes."""
+        """Return whether a group is common: it has living scripts or emoji, or two or more missing bytes."""
         first = self._group[missing].index(group) << 6 * missing
         return first < 0x3400 or 0xF900 <= first < 0x10000 or 0x1F000 <= first < 0x1FB00 or missing > 1
 

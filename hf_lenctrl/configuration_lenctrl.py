@@ -33,43 +33,45 @@ class LengthControlRules:
         length_encoding (`str`, defaults to `"ldpe"`): The encoding of the length that the decoder gets. `"ldpe"`,
             `"lrpe"` and `"pre"`: see `hf_lenctrl.length_encoding`. `"pre_noise"`: `"pre"` with Gaussian noise on the
             ratio in training, of standard deviation 2 / d_model, as its authors train. `"learned"`: an embedding of
-            the remaining length (LenEmb, Kikuchi et al. 2016; Nguyen et al. 2023, eq. 18-19); with
-            `encoder_length_embedding`, the encoder shares its table. `"scale"`: token embeddings times the length (LC,
-            Liu et al. 2018; see `length_scale`). `"none"`: no encoding.
-        encoder_length_embedding (`bool`, defaults to `False`): Add an embedding of the length to each of the encoder's
-            inputs (Nguyen et al. 2023, eq. 16-17).
+            the remaining length (LenEmb, Kikuchi et al. 2016; Nguyen et al. 2023, eq. 18-19); if
+            `encoder_length_embedding` is set, the encoder uses the same table. `"scale"`: token embeddings are
+            multiplied by the length (LC, Liu et al. 2018; see `length_scale`). `"none"`: no encoding.
+        encoder_length_embedding (`bool`, defaults to `False`): Add an embedding of the length to each input embedding
+            of the encoder (Nguyen et al. 2023, eq. 16-17).
         length_head (`bool`, defaults to `False`): Add a head to cross-attention, over the decoder positions so far
             (Nguyen et al. 2023, eq. 20-24); see `LengthHeadAttention`.
-        learned_lengths (`int`, defaults to 512): Number of rows in the tables of `"learned"` and
-            `encoder_length_embedding`, for lengths from 0. Longer lengths share the last row, and lengths below 0 the
-            first row.
-        length_scale (`int`, defaults to 1): `"scale"` divides the length by this number. 1 is LC as published for a
-            CNN. In a Transformer, embeddings this large hide the positions, so set the length of a typical target.
+        learned_lengths (`int`, defaults to 512): Number of rows in the embedding tables of `"learned"` and
+            `encoder_length_embedding`, one row for each length from 0. Greater lengths share the last row, and lengths
+            below 0 share the first row.
+        length_scale (`int`, defaults to 1): `"scale"` divides the length by this number. The value 1 gives LC as
+            published for a CNN. In a Transformer, such large embeddings hide the positions, so set this field to the
+            length of a typical target.
         absolute_positions (`bool`, defaults to `False`): Keep the decoder's own positions and add the length encoding
-            ("+PE" in Takase & Okazaki 2019); with `False` the encoding replaces them. Always `True` for T5.
+            ("+PE" in Takase & Okazaki 2019). If `False`, the encoding replaces the positions. Always `True` for T5.
         sinusoids (`str`, defaults to `"paper"`): `"paper"` computes `"ldpe"` and `"lrpe"` by the equations of the
             paper, and does not change the base model's positions. `"fairseq"` computes these encodings, and the
-            sinusoidal positions of Marian and Pegasus, by the formulas of Takase & Okazaki's code, for checkpoints of
-            this code.
+            sinusoidal positions of Marian and Pegasus, by the formulas of Takase & Okazaki's code, for checkpoints
+            that were trained with this code.
         length_unit (`str`, defaults to `"token"`): The unit of lengths: `"token"`, or a unit of the decoded text:
             `"character"` (Unicode code points), `"word"` (separated by white space), another name in `LENGTH_UNITS`,
             or `"cost"` (a unit of the user, see `UnitTable.from_tokenizer`). Special tokens count zero.
         length (`int`, *optional*): Default length of a call.
         length_constraint (`str`, *optional*): Default constraint of a call: `"max"`, `"exact"` or `"min"`.
         length_tolerance (`int`, `float` or `tuple`, *optional*): With `length_constraint="exact"`, the default window
-            around the length: units, a share of the length, or a pair of these, below and above. A call (or
-            `from_pretrained`) that sets a constraint does not use this window.
-        length_predictor (`str`, *optional*): The `LengthPredictor` that the pipeline uses for `length="predict"`, a
-            Hub name or a path; `"./name"` is a folder next to this configuration.
+            around the length: a number of units, a share of the length, or a pair of these for shorter and longer
+            outputs. A call (or `from_pretrained`) that sets a constraint does not use this window.
+        length_predictor (`str`, *optional*): Hub name or path of the `LengthPredictor` that the pipeline uses for
+            `length="predict"`; `"./name"` is a folder next to this configuration.
         length_tokens (`dict`, *optional*): Tokens before the source that state the requested length, in the form of
-            `LengthTokens.to_dict`; the pipeline adds them.
+            `LengthTokens.to_dict`. The pipeline adds the tokens.
         length_projection (`bool`, defaults to `False`): Pass the length encoding through a linear layer that starts
             at zero, so that a pretrained model starts unchanged; see `add_length_control`.
-        length_optional (`bool`, defaults to `False`): The model was also trained on rows without a length. A call
-            without a length, or with length 0, disables the encoding, so that the model works as a plain model.
+        length_optional (`bool`, defaults to `False`): The model was also trained on rows without a length. If a call
+            has no length, or length 0, there is no encoding, and the model works as a plain model.
         trained_lengths (`dict`, *optional*): Percentiles of the lengths of the training targets, in units: `"1%"`,
             `"50%"`, `"99%"` and `"max"`. `generate` warns if a length is far outside the range from `"1%"` to `"99%"`.
-        unit_states (`int`, defaults to 1): Number of states of the model's `UnitTable`; `set_unit_table` sets it.
+        unit_states (`int`, defaults to 1): Number of states of the model's `UnitTable`; `set_unit_table` sets this
+            field.
     """
 
     length_encoding: str = "ldpe"
@@ -92,7 +94,7 @@ class LengthControlRules:
 
     @classmethod
     def from_dict(cls: Any, config_dict, **kwargs):
-        """Build a configuration. A constraint in `kwargs` removes the saved window, as in a call of `generate`."""
+        """Build a configuration. If `kwargs` sets a constraint, drop the saved window, as in a call of `generate`."""
         if "length_constraint" in kwargs:
             config_dict = {**config_dict, "length_tolerance": None}
         return super().from_dict(config_dict, **kwargs)  # type: ignore[misc]
@@ -104,7 +106,7 @@ class LengthControlRules:
 
     @property
     def counts_progress(self: Any) -> bool:
-        """Return whether the decoder reads the progress."""
+        """Return whether the decoder reads the progress (the units produced so far)."""
         return self.length_encoding not in ("none", "scale") or self.length_head
 
     def validate_length_control(self):
@@ -129,8 +131,8 @@ class LengthControlRules:
         encoding = f"length_encoding={self.length_encoding!r}"
         if self.sinusoids == "fairseq" and self.length_encoding not in ("ldpe", "lrpe", "none"):
             raise ValueError(f"sinusoids='fairseq' has formulas for 'ldpe' and 'lrpe' alone, got {encoding}")
-        if self.length_encoding == "none" and not self.absolute_positions:
-            raise ValueError(f"{encoding} with absolute_positions=False leaves the decoder without any position")
+        if self.length_encoding in ("none", "scale") and not self.absolute_positions:
+            raise ValueError(f"{encoding} leaves the decoder without any position; pass absolute_positions=True")
         if self.length_tokens is not None:
             LengthTokens(**self.length_tokens)  # raises an error if the fields are invalid
         unused = not self.length_controlled and self.length_tokens is None and self.length_constraint is None
@@ -208,7 +210,7 @@ class LenCtrlUMT5Config(LengthControlRules, UMT5Config):
 
 
 def _of_text(name: str) -> property:
-    """Build a property that reads and sets a special token id of `text_config`, which may be None."""
+    """Build a property for a special token id that `text_config` stores. `text_config` may be `None`."""
     return property(
         lambda self: getattr(self.text_config, name, None), lambda self, value: setattr(self.text_config, name, value)
     )
@@ -216,7 +218,7 @@ def _of_text(name: str) -> property:
 
 @strict
 class _HoldsConfig(PreTrainedConfig):
-    """Configuration of a wrapper. It also has the fields of `text_config`, the configuration of the inner model."""
+    """Configuration of a wrapper model. It also has the fields of `text_config`, the inner model's configuration."""
 
     text_config: dict | PreTrainedConfig | None = None
 
@@ -257,7 +259,7 @@ class _HoldsConfig(PreTrainedConfig):
 
 @strict
 class LenCtrlCausalLMConfig(LengthControlRules, _HoldsConfig):
-    """Configuration of a wrapped causal language model, in `text_config`, with the fields of `LengthControlRules`."""
+    """`LengthControlRules` for a wrapped causal language model, whose configuration is `text_config`."""
 
     model_type = "lenctrl_causal_lm"
     sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="llama")}
@@ -277,7 +279,7 @@ class LenCtrlCausalLMConfig(LengthControlRules, _HoldsConfig):
 
 @strict
 class LenCtrlSeq2SeqLMConfig(LengthControlRules, _HoldsConfig):
-    """Configuration of a wrapped encoder-decoder, in `text_config`, with the fields of `LengthControlRules`."""
+    """`LengthControlRules` for a wrapped encoder-decoder, whose configuration is `text_config`."""
 
     model_type = "lenctrl_seq2seq_lm"
     sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="bart")}
@@ -290,7 +292,7 @@ class LenCtrlSeq2SeqLMConfig(LengthControlRules, _HoldsConfig):
         return self.text_config.get_text_config(decoder=decoder, encoder=encoder)
 
     def validate_seq2seq_length_control(self):
-        """Raise `ValueError` if a field would change the parts of the inner model."""
+        """Raise `ValueError` if a field would change modules of the inner model."""
         if not self.absolute_positions:
             raise ValueError("absolute_positions=False would take the positions of a wrapped model; leave it out")
         for name in ("encoder_length_embedding", "length_head"):

@@ -1,4 +1,4 @@
-"""Classes and functions that add length control to parts of a stock model: encoder, decoder, positions."""
+"""Classes and functions that add length control to modules of a Transformers model: encoder, decoder, positions."""
 
 from typing import Any
 
@@ -19,15 +19,15 @@ from .length_signal import (
 from .lengths import refuse_length
 
 
-# The class of a controlled part for each (mixin, stock class); hf_lenctrl.modeling_lenctrl fills the dictionary.
+# The length-controlled class for each (mixin, Transformers class); hf_lenctrl.modeling_lenctrl fills this dictionary.
 CONTROLLED: dict[tuple[type, type], type] = {}
 
 
 def control(part: Any, mixin: type) -> None:
     """
-    Add length control to a stock part, in place. The part's class becomes a subclass whose first base is `mixin`, as
-    in the library `adapters`. This takes half the time and memory of building the part again. The part keeps its
-    modules; `add_length_control` adds the new modules.
+    Add length control to `part`, a Transformers module, in place. The class of `part` becomes a subclass whose first
+    base is `mixin`, as in the library `adapters`. This takes half the time and memory of building the module again.
+    The existing submodules stay; `add_length_control` adds new submodules.
     """
     part.__class__ = CONTROLLED[mixin, type(part)]
     part.add_length_control()
@@ -35,12 +35,13 @@ def control(part: Any, mixin: type) -> None:
 
 def pair_mask(queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype, causal: bool = False) -> torch.Tensor:
     """
-    Return the additive attention mask of packed rows, `(batch_size, 1, queries, keys)`. A token attends only to the
-    tokens of its pair; with `causal`, only to itself and to earlier tokens of its pair.
+    Return the additive attention mask of packed rows, `(batch_size, 1, queries, keys)`. A packed row holds several
+    sources or several targets. A token attends only to the tokens of its pair. If `causal` is set, it attends only to
+    itself and to earlier tokens of its pair.
 
     Args:
         queries (`torch.LongTensor` of shape `(batch_size, queries)`): The id of each token's pair, 0 for padding.
-        keys (`torch.LongTensor` of shape `(batch_size, keys)`): The id of the pair of each token that is attended to.
+        keys (`torch.LongTensor` of shape `(batch_size, keys)`): The id of the pair of each attended token.
     """
     seen = (queries.unsqueeze(2) == keys.unsqueeze(1)).unsqueeze(1)
     seen = seen.tril() if causal else seen
@@ -56,13 +57,14 @@ class _AddsNothing:
 
 
 class _NoPositions(_AddsNothing, nn.Module):
-    """Module that replaces the decoder's positions if the length encoding takes their place."""
+    """Module that replaces the decoder's position embeddings if the length encoding takes their place."""
 
 
 class PositionsOfIds(_AddsNothing):
     """
-    Positions of M2M100, which skip padding ids. The stock part would call `forward` with embeddings, which do not show
-    the padding. So our encoder and decoder add the positions themselves, with `of`, and `forward` returns zero.
+    Position embeddings of M2M100, which skip padding ids. The encoder and decoder of Transformers would call `forward`
+    with embeddings, which do not show the padding. So the controlled encoder and decoder add the positions with the
+    method `of`, and `forward` returns zero.
     """
 
     def add_length_control(self) -> None:
@@ -79,10 +81,10 @@ class PositionsOfIds(_AddsNothing):
 
 
 class _Part:
-    """Common base class of the encoder and the decoder."""
+    """Common base class of the length-controlled encoder and decoder."""
 
     def __init__(self: Any, *args, **kwargs):
-        super().__init__(*args, **kwargs)  # only if a part is built alone; `control` changes the parts of a model
+        super().__init__(*args, **kwargs)  # runs only if a part is built alone; `control` runs no `__init__`
         self.add_length_control()
         self.post_init()
 
@@ -97,9 +99,9 @@ class _Part:
 
     def _with_positions_of_pairs(self: Any, embeds, pair_ids, scale: float = 1.0):
         """
-        Correct embeddings so that positions restart at each pair. The stock part will add positions in the row, so add
-        the difference between positions in the pair and positions in the row. The stock part multiplies the embeddings
-        by `scale`, so divide the difference by `scale`.
+        Return the embeddings, corrected so that positions restart at each pair. The parent's `forward` will add
+        positions in the row, so add the difference between positions in the pair and positions in the row. The
+        parent's `forward` also multiplies embeddings by `scale`, so divide the difference by `scale`.
         """
         positions = getattr(self, "embed_positions", None)
         if positions is None or isinstance(positions, _NoPositions):
@@ -128,8 +130,8 @@ class LengthControlledEncoder(_Part):
     """
     Encoder that reads the length if `config.encoder_length_embedding` is set (Nguyen et al. 2023, eq. 16-17).
 
-    If the decoder has a table of lengths too, the encoder uses the decoder's table (`share_length_table`). The table
-    is then one module, so it is saved once, and an adapter changes it for both parts.
+    If the decoder has an embedding table of lengths too, the encoder uses the decoder's table (`share_length_table`).
+    Both parts then share one module, which is saved once, and which an adapter changes for both.
     """
 
     _table_of: tuple[Any, ...] = ()  # the decoder; in a tuple, so that it does not become a submodule of the encoder
@@ -148,11 +150,13 @@ class LengthControlledEncoder(_Part):
 
     @property
     def length_table(self: Any) -> Any:
-        """Return the embedding module of lengths, `(learned_lengths, d_model)`: the encoder's or the shared one."""
+        """Return the embedding module of lengths, `(learned_lengths, d_model)`: the encoder's own or the decoder's."""
         return (*self._table_of, self)[0].length_embedding
 
     def state_dict(self: Any, *args, prefix: str = "", **kwargs):
-        """Return the base class's state. If the encoder is saved without the model, add the shared table."""
+        """
+        Return the base class's state dictionary. If the encoder is saved without the model, add the shared table.
+        """
         found = super().state_dict(*args, prefix=prefix, **kwargs)  # type: ignore[misc]
         if self._table_of and not prefix:
             found["length_embedding.weight"] = self.length_table.weight.detach()
@@ -169,8 +173,8 @@ class LengthControlledEncoder(_Part):
         **kwargs,
     ):
         """
-        Run the encoder. For `length` and `pair_ids` see `LengthControlledDecoder.forward`. `progress` is ignored; a
-        model passes it because both parts get the same arguments.
+        Run the encoder. For `length` and `pair_ids` see `LengthControlledDecoder.forward`. `progress` is ignored. This
+        argument exists because a model passes the same arguments to both parts.
         """
         if pair_ids is not None:
             inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
@@ -178,7 +182,7 @@ class LengthControlledEncoder(_Part):
         if self.config.encoder_length_embedding:
             if inputs_embeds is None:
                 # The encoders of Marian and Pegasus, unlike their decoders, scale the embeddings that they look up,
-                # but not embeddings that they get.
+                # but not embeddings that a caller passes.
                 inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
             lengths = required_length(length, self.config, inputs_embeds, self.training)  # (B,)
             table = self.length_table
@@ -195,10 +199,11 @@ class LengthControlledEncoder(_Part):
 
 class LengthControlledDecoder(_Part, LengthSignal):
     """
-    Decoder that adds a length encoding to its token embeddings, or multiplies them by the length.
+    Decoder that adds a length encoding to its token embeddings, or multiplies the embeddings by the length.
 
     It passes the result to the parent's `forward` as `inputs_embeds`, so no code of the parent is copied. If
-    `config.absolute_positions` is false, the decoder has no other positions, as in the published LDPE and LRPE.
+    `config.absolute_positions` is false, the length encoding replaces the positions, as in the published LDPE and
+    LRPE.
     """
 
     def add_length_control(self) -> None:
@@ -235,10 +240,10 @@ class LengthControlledDecoder(_Part, LengthSignal):
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Length to condition
                 on, in units; defaults to `config.length`, except in training.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units produced before
-                each prediction; by default counted from `input_ids`. Required with a filled cache, because the call
-                then gets only the last token, and with embeddings instead of ids.
-            pair_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): For packed rows, the id
-                of each token's pair; `length` and `progress` then have a value for each token.
+                each prediction; by default counted from `input_ids`. Required if the call has embeddings instead of
+                ids. Also required if the cache is filled, because the call then gets only the last token.
+            pair_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): For packed rows (see
+                `pair_mask`), the id of each token's pair. `length` and `progress` then have a value for each token.
 
         Raises:
             `ValueError`: if no length is known, if the model ignores lengths but `length` is given, or if the progress

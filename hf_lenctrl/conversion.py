@@ -74,7 +74,7 @@ def auto_class(name, **kwargs) -> Any:
 def tokenizer_of(name, **kwargs) -> Any:
     """
     Load the tokenizer of a checkpoint with `AutoTokenizer.from_pretrained`. Raise `ValueError` if there is no
-    tokenizer; transformers would return a tokenizer without a vocabulary, or raise a `TypeError`.
+    tokenizer. Transformers itself would either return a tokenizer without a vocabulary, or raise a `TypeError`.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
@@ -97,8 +97,8 @@ def check_tokenizer(tokenizer, name, model=None) -> None:
         raise ValueError(_no_tokenizer(name))
     rows = entries if model is None else model.get_output_embeddings().weight.shape[0]
     if not separate and not getattr(getattr(model, "config", None), "share_encoder_decoder_embeddings", True):
-        rows = model.config.vocab_size  # of the encoder's vocabulary, which begins with the decoder's
-    padding = 512 if hasattr(model, "unit_table") else rows  # the limit of `UnitTable.padded`; a plain model has none
+        rows = model.config.vocab_size  # the encoder's vocabulary, which begins with the decoder's
+    padding = 512 if hasattr(model, "unit_table") else rows  # limit of `UnitTable.padded`; a plain model has none
     if not entries <= rows < entries + padding:
         raise ValueError(f"the tokenizer has {entries} entries, the model {name} has {rows}; pass the model's own")
 
@@ -109,7 +109,9 @@ def _no_tokenizer(name) -> str:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that `pipeline(...)` has loaded, with Hub options to load a length predictor from its repository."""
+    """
+    A model that `pipeline(...)` has loaded, and the Hub options that can load a length predictor from its repository.
+    """
 
     model: PreTrainedModel
     hub_options: dict[str, Any] = field(default_factory=dict)
@@ -221,26 +223,29 @@ def add_length_control(
 ) -> Any:
     """
     Add length control to a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model. A model of most
-    other architectures is wrapped in a `LenCtrlForSeq2SeqLM`, or in a `LenCtrlForCausalLM` if it has no encoder.
+    other architectures is wrapped: in a `LenCtrlForSeq2SeqLM` if it has an encoder, otherwise in a
+    `LenCtrlForCausalLM`.
 
-    The decoder keeps its positions. The length encoding passes through a new linear layer. This layer, the encoder's
-    length embedding and the length head's projection start at zero. So before training, the new model has the logits
-    of the plain model, bit for bit, at any length. If encoder and decoder share a `"learned"` embedding, there is no
-    linear layer. Weights, dtype, configuration and generation configuration are copied; the plain model does not
-    change.
+    The decoder keeps its positions. The length encoding passes through a new linear layer. This layer starts at zero,
+    and so do the optional length embedding of the encoder and the projection of the optional length head. So before
+    training, the new model has the logits of the plain model, bit for bit, at any length. If encoder and decoder share
+    a `"learned"` embedding, there is no linear layer. Weights, dtype, configuration and generation configuration are
+    copied; the plain model does not change.
 
     Args:
-        model_or_path (`PreTrainedModel` or `str`): A plain model, or a folder or Hub name of one.
+        model_or_path (`PreTrainedModel` or `str`): A plain model, or its folder or Hub name.
         length_encoding (`str`, *optional*, defaults to `"ldpe"`): `"ldpe"`, `"lrpe"`, `"pre"`, `"pre_noise"` or
             `"learned"`.
         length_unit (`str`, *optional*, defaults to `"token"`): The name of a unit, see `docs/units.md`, or `"cost"`.
-        cost (`Unit` or `Callable[[str], int]`, *optional*): What `"cost"` counts, see `UnitTable.from_tokenizer`.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's tokenizer; by default the one in its folder. A
-            model that is passed as an object needs this argument.
-        length_tokens (`LengthTokens`, *optional*): Tokens before the source; the model's embedding must have rows for
-            them. With length tokens or the encoder's embedding, `length_encoding="none"` is allowed.
-        options: Other fields of the new model's configuration, such as `length` and `length_constraint`, the
-            defaults of a call, or `encoder_length_embedding` and `length_head` of Nguyen et al. 2023.
+        cost (`Unit` or `Callable[[str], int]`, *optional*): The unit or function that counts `"cost"`, see
+            `UnitTable.from_tokenizer`.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's tokenizer; by default the tokenizer in the
+            model's folder. Required if the model is passed as an object.
+        length_tokens (`LengthTokens`, *optional*): Tokens before the source that state the length. The model's
+            embedding must have rows for these tokens. If there are length tokens or `encoder_length_embedding`,
+            `length_encoding="none"` is allowed.
+        options: Other fields of the new model's configuration (see `LengthControlRules`). For example, `length` and
+            `length_constraint` are the defaults of a call.
 
     Returns:
         The length-controlled model, in eval mode; its `conversion_report` (`ConversionReport`) names the kept, new and
@@ -259,7 +264,7 @@ def add_length_control(
         plain = auto_class(model_or_path).from_pretrained(model_or_path)
         tokenizer = tokenizer or tokenizer_of(model_or_path)
     addable = (*LENGTH_ENCODINGS, "learned")
-    # If encoder and decoder share a table, the table itself starts at zero.
+    # If encoder and decoder share an embedding table, the table itself starts at zero.
     shared = length_encoding == "learned" and bool(options.get("encoder_length_embedding"))
     in_the_source = length_tokens is not None or options.get("encoder_length_embedding")
     if length_encoding not in addable and not (length_encoding == "none" and in_the_source):
@@ -303,10 +308,10 @@ def add_length_control(
 
 def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
     """
-    Return the plain model inside a model with `length_optional`: a stock model with the same weights, without the
-    modules of length control. This is the inverse of `add_length_control`.
+    Return the plain model inside a model with `length_optional`. The plain model has the same weights, but no modules
+    of length control. This is the inverse of `add_length_control`.
 
-    The logits of the plain model equal the logits of the given model without a length, bit for bit. Dtype,
+    The plain model has, bit for bit, the logits that the given model has in a call without a length. Dtype,
     configuration and generation configuration are copied; the given model does not change.
 
     Args:

@@ -1,11 +1,11 @@
-"""The pipeline of a checkpoint that is loaded with `trust_remote_code=True`. It calls the installed package."""
+"""The pipeline of a checkpoint that is loaded with `trust_remote_code=True`. This code calls the installed package."""
 
 from pathlib import Path
 from typing import Any
 
 
-# This is not the task name of the package. With that name, transformers would ask for `trust_remote_code` after an
-# import of the package.
+# The package has another task name. With the same name, transformers would ask for `trust_remote_code` after an import
+# of the package.
 TASK = "length-control"
 
 
@@ -14,8 +14,8 @@ class CustomPipeline:
     Builder of the package's pipeline for `transformers.pipeline(model=name, trust_remote_code=True)`.
 
     A checkpoint does not contain the pipeline's code, which would double the code in the checkpoint. The package loads
-    the model again, because the checkpoint has its own copies of the model classes. Raise `ImportError` if the package
-    is not installed.
+    the model again with its own classes, because the checkpoint has copies of the model classes. Raise `ImportError`
+    if the package is not installed.
     """
 
     # transformers reads these names to decide what it loads for a pipeline

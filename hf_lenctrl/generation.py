@@ -19,19 +19,22 @@ from .lengths import OPTIONS, Target, as_target, check_tolerance, refuse_length,
 from .thoughts import Thoughts, thoughts_of
 
 
-FROM_CONFIG: Any = object()  # the default of an option; None means "no length" or "no constraint"
+FROM_CONFIG: Any = object()  # the call does not set the option; None means "no length" or "no constraint"
 _OURS = ("length", "decoder_length", "progress", "prompt")
 _PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids", "decoder_attention_mask")
 
 
 @dataclass(frozen=True)
 class PromptSpan:
-    """The position of a causal model's prompt in a call of `generate`, and the thoughts after it."""
+    """
+    The position of a causal model's prompt in a call of `generate`, and the thoughts (reasoning text) after the
+    prompt.
+    """
 
-    start: int  # columns of a cache that are not among the ids
-    columns: int  # columns of the ids before the output
+    start: int  # cached columns before the ids
+    columns: int  # columns of the prompt's ids
     thoughts: Thoughts | None = None
-    closed: torch.Tensor | None = None  # (batch_size,) whether each prompt ends the thoughts
+    closed: torch.Tensor | None = None  # (batch_size,) whether each prompt has the end of the thoughts
 
 
 def defaults_for(model, generation_config=None) -> dict[str, Any]:
@@ -40,12 +43,12 @@ def defaults_for(model, generation_config=None) -> dict[str, Any]:
 
     A default comes from the model's configuration, the model's generation configuration or the call's
     `generation_config`. A later configuration in this list overrides an earlier configuration. Warn once if the
-    model's two configurations differ. A constraint without a window removes an earlier window. A pair is a list in
-    JSON, and becomes a tuple.
+    model's two configurations differ. If a configuration sets a constraint but no tolerance window, the window of
+    earlier configurations is removed. A window that is a list (a pair in JSON) becomes a tuple.
 
     Raises:
-        `ValueError`: if there is a window without `"exact"`, or if a generation configuration has a misspelt length
-            option.
+        `ValueError`: if there is a window but the constraint is not `"exact"`, or if a generation configuration has a
+            misspelt length option.
     """
     found: dict[str, Any] = dict.fromkeys(OPTIONS)
     known = vars(GenerationConfig()).keys() | {*OPTIONS}
@@ -76,7 +79,8 @@ def defaults_for(model, generation_config=None) -> dict[str, Any]:
 
 def warn_of_range(length: torch.Tensor, trained: dict | None, unit: str) -> None:
     """
-    Warn, once for each model, if lengths `(batch_size,)` are far outside its training lengths (`trained_lengths`).
+    Warn, once for each model, if lengths `(batch_size,)` are far outside `trained_lengths`, the model's training
+    lengths.
     """
     length = length[length > 0]  # 0 means no length
     if trained and len(length) and bool(((length < 0.9 * trained["1%"]) | (length > 1.1 * trained["99%"])).any()):
@@ -95,7 +99,7 @@ class Resolved:
     # "stock": call the base class; "none": call a length-controlled model, but without a length
     mode: Literal["stock", "none", "length"]
     length: int | list[int] | torch.Tensor | Target | None = None
-    other: tuple[str, Any] | None = None  # the limit in a second unit, see `units_apart`
+    other: tuple[str, Any] | None = None  # the second unit and its limit, see `units_apart`
     constraint: str | None = None
     tolerance: int | float | tuple | list | None = None
 
@@ -109,7 +113,8 @@ def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tol
             read.
         defaults (`dict`): The defaults of the options, see `defaults_for`.
         unit (`str`): The model's unit.
-        length, constraint, tolerance: The options of the call; `FROM_CONFIG` if the call does not set one.
+        length, constraint, tolerance: The options of the call; `FROM_CONFIG` if the call does not set the length or
+            the constraint.
 
     Example:
 
@@ -127,7 +132,7 @@ def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tol
     """
     controlled = config.length_controlled
     if length is None or length is FROM_CONFIG and constraint is None and not controlled:
-        defaults = dict.fromkeys(defaults)  # without a length, the other options have no effect
+        defaults = dict.fromkeys(defaults)  # if there is no length, the other options have no effect
     length, other = units_apart(defaults["length"] if length is FROM_CONFIG else length, unit)
     if other is not None:
         constraint = check_pair("max" if constraint is FROM_CONFIG else constraint)
@@ -177,29 +182,31 @@ class LengthControlledGeneration:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested length in
                 units, for the whole batch or for each example. `None` disables a default length. If there is no
                 length, or the length is 0, a model with `length_optional` works as a plain model. Several lengths for
-                a single text give one output each, and the encoder runs once if it reads no length. A dictionary of
-                two units, `{"character": 30, "word": 6}`, has a length in the model's unit, and a maximum in a second
-                unit. A dictionary needs the argument `tokenizer`, and its default constraint is `"max"`.
+                a single text give one output for each length; the encoder runs once if it reads no length. A
+                dictionary of two units, `{"character": 30, "word": 6}`, has a length in the model's unit, and a
+                maximum in a second unit. A dictionary needs the argument `tokenizer`, and its default constraint is
+                `"max"`.
             length_constraint (`str`, *optional*): `"max"`: never longer than `length`. `"exact"`: this length, or a
                 warning if the vocabulary does not allow it. `"min"`: never shorter, and at most four times as long.
-                `None`: no constraint, the default without a length. See `LengthConstraintLogitsProcessor`.
+                `None`: no constraint, which is the default if there is no length. See
+                `LengthConstraintLogitsProcessor`.
             length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window: `length` is the
-                planned length, and the produced length may differ from it by at most this tolerance. The value is
-                units (4), a share of the length (0.1), a pair of these, below and above, `(0, 4)`, or a list with one
-                item for each example. A share is rounded down, to at least one unit; 0 means no window. The default
-                holds only with the default constraint.
-            length_from (`str` or `list[int]`, *optional*): For a causal model that thinks, the marker that ends its
-                thoughts: `"</think>"`, or ids. Only the answer after the marker has the length, without white space at
-                its start; the thoughts before the marker have no length. A marker in the prompt is used if only white
-                space follows. Needs `tokenizer=`. If an output has no marker, its length is not controlled, and a
-                warning says so.
-            thinking_budget (`int`, *optional*): The maximum number of new tokens of thoughts; then the marker is
-                added.
+                planned length, and the produced length may differ from it by at most this tolerance. The value is a
+                number of units (4), a share of the length (0.1), a pair of these for shorter and longer outputs,
+                `(0, 4)`, or a list with one such item for each example. A share is rounded down, to at least one unit;
+                0 means no window. The default is used only if the constraint is the default too.
+            length_from (`str` or `list[int]`, *optional*): For a causal model that writes thoughts (reasoning text)
+                before the answer: the marker that ends the thoughts, such as `"</think>"`, or its ids. Only the answer
+                after the marker is counted, without white space at its start. A marker in the prompt is used if only
+                white space follows the marker. Needs `tokenizer=`. If an output has no marker, its length is not
+                controlled, and a warning says so.
+            thinking_budget (`int`, *optional*): The maximum number of new tokens of thoughts. After this number, the
+                marker is added.
             guidance_scale (`float`, *optional*): For a model with `length_optional`, the strength of guidance towards
                 the length, see `LengthGuidanceLogitsProcessor`; 1.5 to 3 are useful. Each step then runs the model
                 twice.
 
-        A default comes from the call's `generation_config`, else the model's `generation_config`, else `config`.
+        A default comes from the call's `generation_config`, or else the model's `generation_config`, or else `config`.
 
         Raises:
             `TypeError`, `ValueError`: if a length is missing, not an integer, below 1, or too long for the decoder's
@@ -250,7 +257,7 @@ class LengthControlledGeneration:
         )
 
     def _plan(self, kwargs: dict, target: Target, thoughts: Thoughts | None, table: UnitTable) -> None:
-        """Add the arguments that pass the planned length, the thoughts and the guidance to the model."""
+        """Add to `kwargs` the planned length, the thoughts (reasoning text) and the guidance."""
         kwargs["length"] = target.length
         if self.config.is_encoder_decoder:
             kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
@@ -265,8 +272,8 @@ class LengthControlledGeneration:
 
     def _guide(self, kwargs: dict, scale: float, batch_size: int) -> None:
         """
-        Add the logits processor of the length guidance to the arguments, and run the encoder here if there is an
-        encoder. Raise `ValueError` if the model needs a length in each call, or if there is a negative prompt.
+        Add the logits processor of the length guidance to `kwargs`. If the model has an encoder that has not run, run
+        it here. Raise `ValueError` if the model needs a length in each call, or if there is a negative prompt.
         """
         if not self.config.length_optional or kwargs.get("negative_prompt_ids") is not None:
             raise ValueError(
@@ -287,7 +294,8 @@ class LengthControlledGeneration:
 
     def _check_thinking(self, length_from, budget, without: bool) -> None:
         """
-        Raise `ValueError` if thinking has no effect, in an encoder-decoder or if the call has no length (`without`).
+        Raise `ValueError` if the options for thoughts (reasoning text) have no effect, either because the model is an
+        encoder-decoder, or because the call has no length (`without`).
         """
         given = f"length_from={length_from!r}" if budget is None else f"thinking_budget={budget}"
         if self.config.is_encoder_decoder:
@@ -306,8 +314,8 @@ class LengthControlledGeneration:
 
     def _one_text(self, inputs, kwargs: dict, many: int) -> tuple:
         """
-        Return inputs and keyword arguments of `generate` for `many` outputs of one text. Run the encoder once if
-        possible.
+        Return the inputs and the keyword arguments of `generate` for `many` outputs of one text. Run the encoder once
+        if possible.
         """
         rows = torch.zeros(many, dtype=torch.long)  # an index on the CPU works for tensors on any device
         kwargs |= {name: kwargs[name][rows] for name in _PER_ROW if kwargs.get(name) is not None}
@@ -336,7 +344,8 @@ class LengthControlledGeneration:
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         """
-        Call the base class's method, but keep `length`, because the method removes names of configuration fields.
+        Call the base class's method, but keep `length`, because the method removes arguments that are fields of the
+        generation configuration.
         """
         ours = {name: kwargs.pop(name) for name in _OURS if name in kwargs}
         config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)

@@ -10,39 +10,39 @@ from transformers.generation import LogitsProcessor
 
 from .length_rules import rules_of
 from .length_units import RunningCount, UnitTable
-from .lengths import Target, as_target, is_integer
+from .lengths import Target, as_target, is_integer, plural
 from .thoughts import thoughts_of
 
 
 class LengthConstraintLogitsProcessor(LogitsProcessor):
     """
-    A hard constraint on the length of each output, in any unit, for any model, length-controlled or not, and for
-    greedy search, beam search or sampling. A length-controlled model builds the processor from `length_constraint=`;
-    with other models, pass the processor to `generate`.
+    A hard constraint on the length of each output. The constraint works in any unit, with any model (length-controlled
+    or not), and with greedy search, beam search or sampling. A length-controlled model builds this processor from
+    `length_constraint=`. With other models, pass the processor to `generate`.
 
-    The processor masks entries that do not fit, that would leave a character incomplete (byte-level BPE) or that add
-    no units. EOS is masked if `constraint` forbids an end. The scores of other entries do not change, so beam search
-    prefers outputs that end where the model would end. If no entry fits, EOS is allowed. If no entries add up to an
-    `"exact"` length, the output has the next shorter possible length. Masks of other processors stay, except inside a
-    character that is split over entries, because the character is always completed.
+    The processor masks vocabulary entries that do not fit, that would leave a character incomplete (byte-level BPE),
+    or that add no units. EOS is masked as long as `constraint` does not allow an end. The scores of other entries do
+    not change, so beam search prefers outputs that end where the model would end. If no entry fits, EOS is allowed. If
+    no entries add up to an `"exact"` length, the output has the next shorter possible length. Masks of other
+    processors stay, except inside a character that is split over entries, because the character is always completed.
 
     Args:
-        unit_table (`UnitTable`): Units that each entry of the model's vocabulary adds.
-        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Requested length in units, for all
-            examples or for each.
+        unit_table (`UnitTable`): Table of the units that each entry of the model's vocabulary adds.
+        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Requested length in units, one for
+            all examples or one for each example.
         constraint (`str`, *optional*, defaults to `"max"`): `"max"`: never longer. `"exact"`: this length. `"min"`:
             never shorter, and at most four times as long.
         tolerance (`int`, `float`, `tuple` or `list`, *optional*): For `"exact"`, a window around the length, see
             `length_tolerance` of `generate`.
         eos_token_id (`int` or `list[int]`): Ids that end an output.
-        max_length (`int` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): The limit of `generate`, in
-            positions with EOS, for all examples or for each. Outputs are complete before the limit; if an exact length
-            would take too many entries, entries of more units are chosen.
-        prompt_length (`int`, *optional*, defaults to 0): Number of first positions that do not count: the prompt.
+        max_length (`int` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): The limit of `generate` in
+            positions, EOS included, for all examples or for each example. Outputs are complete before the limit. If an
+            exact length would take too many entries, entries that add more units are chosen.
+        prompt_length (`int`, *optional*, defaults to 0): Number of positions of the prompt, which do not count.
         start_length (`int`, *optional*, defaults to 1): Number of positions before the text that add no units: the
             decoder start, a forced BOS or language code.
-        length_from (`str` or `list[int]`, *optional*): The marker that ends the thoughts of a thinking model, a text
-            such as `"</think>"`, or ids. Entries up to the marker do not count, and are not masked.
+        length_from (`str` or `list[int]`, *optional*): The marker that ends the thoughts (reasoning text) of a model:
+            either a text, such as `"</think>"`, or ids. Entries up to the marker do not count, and are not masked.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's tokenizer, for `length_from`.
 
     Raises:
@@ -86,7 +86,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         unit_table.require_filled()
         self.thoughts = None if length_from is None else thoughts_of(length_from, tokenizer, unit_table)
         unit_table = unit_table if self.thoughts is None else self.thoughts.table
-        self.table, self.constraint = unit_table, "max" if constraint == "max" else "exact"  # "min" is a window
+        self.table, self.constraint = unit_table, "max" if constraint == "max" else "exact"  # "min" has a window
         if not isinstance(length, Target):
             rows = len(length) if isinstance(length, torch.Tensor | list) else 1
             length = as_target(length, constraint, tolerance, rows, unit_table.weights.device)
@@ -104,12 +104,13 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         for length, limit in zip(self.low.tolist(), limits, strict=True):
             needed = math.ceil(self.rules.pace * length / self.rules.reach) + start_length + 1
             if limit - self.prompt_length < needed:
-                need = f"exactly {length} {self.table.unit}s may need {needed} positions with start and EOS"
+                need = f"exactly {length} {plural(self.table.unit)} may need {needed} positions with start and EOS"
                 raise ValueError(f"{need}, max_length leaves {limit - self.prompt_length}; raise it or max_new_tokens")
 
     def of(self, examples: torch.Tensor) -> "LengthConstraintLogitsProcessor":
         """
-        Return a processor for rows of the examples with the indices `examples (rows,)`; an index may occur repeatedly.
+        Return a processor for other rows. `examples (rows,)` has the index of each row's example; an index may occur
+        repeatedly.
         """
         own = copy.copy(self)
         own.low, own.high = self.low[examples], self.high[examples]
@@ -137,7 +138,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         left = None
         if (limit := self.max_length) is not None:
             limit = limit.repeat_interleave(copies) if isinstance(limit, torch.Tensor) else limit
-            left = limit - input_ids.shape[1] - 2 + torch.zeros_like(count)  # (rows,) after this entry, before EOS
+            left = limit - input_ids.shape[1] - 2 + torch.zeros_like(count)  # (rows,) entries between here and EOS
         remaining = self.high.repeat_interleave(copies) - count  # (rows,)
         slack = (self.high - self.low).repeat_interleave(copies) if self.window else None  # (rows,)
         return self.constrain(scores.clone(), state, remaining, slack, left, start)
@@ -146,7 +147,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         """
         Constrain scores in place, for texts whose units are already counted. The order of the steps matters:
 
-        1. Copy the scores of EOS and of entries that add no units, which the masks change.
+        1. Copy the scores of EOS and of entries that add no units, because the masks change these scores.
         2. Mask entries that do not fit the remaining units.
         3. At the start, restore the scores of entries that add no units.
         4. Mask entries, but not EOS, after which the text cannot end within the positions that are left.
@@ -155,8 +156,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
         Args:
             scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits or log-probabilities.
-            state, remaining (`torch.LongTensor` of shape `(rows,)`): The state of each text in the unit table, below 0
-                in thoughts, and the number of units up to the highest length.
+            state, remaining (`torch.LongTensor` of shape `(rows,)`): The state of each text in the unit table (below 0
+                in thoughts), and the number of units that remain up to the highest length.
             slack (`torch.LongTensor` of shape `(rows,)`, *optional*): The highest length minus the lowest length.
             left (`torch.LongTensor` of shape `(rows,)`, *optional*): Maximum number of entries between the next entry
                 and EOS.
@@ -196,8 +197,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def _beside_thoughts(self, scores, state, remaining, *others):
         """
-        Constrain only the rows that have ended their thoughts. In other rows, mask only entries that would end the
-        marker and also begin an answer that cannot keep its length.
+        Constrain only the rows that have ended their thoughts (reasoning text). In other rows, mask only entries that
+        would end the marker and also begin an answer that cannot keep its length.
         """
         assert self.thoughts is not None
         answers = (state >= 0).nonzero().squeeze(1)
@@ -216,7 +217,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
     def _steer(self, scores, more):
-        """Add the mask `more` to `scores`, except for EOS, in rows where at least one entry stays allowed."""
+        """Add the mask `more` to `scores`, except for EOS, in each row where at least one entry stays allowed."""
         more[:, self.rules.eos] = 0.0
         more += scores  # in place, because a new tensor costs more time than the sum
         possible = ~_nothing_in(more)  # (rows,)
@@ -244,7 +245,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
 def _nothing_in(scores: torch.Tensor) -> torch.Tensor:
     """
-    Return which rows have no allowed entry, `(rows,)`; forbidden entries have `-inf` or the dtype's lowest number.
+    Return whether each row has no allowed entry, `(rows,)`. Forbidden entries have `-inf` or the dtype's lowest
+    number.
     """
     least = torch.finfo(scores.dtype).min
     empty = scores[:, :4096].amax(dim=-1) <= least  # most rows have an allowed entry here

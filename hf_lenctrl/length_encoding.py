@@ -1,9 +1,10 @@
 """Sinusoidal encodings of position, remaining length and length ratio: pure functions of tensors.
 
-`ldpe`, `lrpe` and `pre` take `progress`, the units produced before each position, `(batch_size, sequence_length)`;
-`length`, the length in units, at least 1, `(batch_size, 1)`; and `dim`, the width, at least 1. These functions return
-`(batch_size, sequence_length, dim)` in float32: even columns are sines, odd columns are cosines. They use no table, so
-no length is out of range. The functions `fairseq_*` compute the different formulas of the authors' code.
+`ldpe`, `lrpe` and `pre` have three arguments: `progress (batch_size, sequence_length)` is the number of units produced
+before each position, `length (batch_size, 1)` is the length in units, at least 1, and `dim` is the width of the
+encoding, at least 1. These functions return `(batch_size, sequence_length, dim)` in float32: even columns are sines,
+odd columns are cosines. They use no table, so no length is out of range. The functions `fairseq_*` compute the
+different formulas of the authors' code.
 """
 
 import math
@@ -63,7 +64,7 @@ def ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
     Return the length-difference encoding LDPE: the encoding PE (`sinusoidal`) of the remaining length,
     `length - progress` (Takase & Okazaki 2019, eq. 3-4).
 
-    Beyond `length` units, the remaining length is negative; the equations hold for negative numbers too.
+    After more than `length` units, the remaining length is negative. The equations hold for negative numbers too.
 
     Example:
 
@@ -93,7 +94,8 @@ def lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
 def pre(progress: torch.Tensor, length: torch.Tensor, dim: int, noise: float = 0.0) -> torch.Tensor:
     """
     Return the progress-ratio encoding PRE: `sin(r i)` and `cos(r i)` with `r = progress / length` clamped to [0, 1]
-    (Botcazou et al. 2026, arXiv 2512.06938). PRE depends only on the ratio, so a new length gives no new inputs.
+    (Botcazou et al. 2026, arXiv 2512.06938). PRE depends only on the ratio, so an unseen length gives no unseen
+    inputs.
 
     `noise` is the standard deviation of Gaussian noise, which is added to the ratio before the clamp, independently
     for each position.
@@ -114,7 +116,8 @@ def fairseq_sinusoidal(argument: torch.Tensor, dim: int, log_base: float | torch
     Args:
         argument (`torch.Tensor` of shape `(...)`): Integers or floats, of any sign.
         dim (`int`): Width of the encoding, at least 1.
-        log_base (`float` or `torch.Tensor` of shape `(..., 1)`, *optional*): Logarithm of the base, by default 10,000.
+        log_base (`float` or `torch.Tensor` of shape `(..., 1)`, *optional*): Logarithm of the base; the default base
+            is 10,000.
 
     Returns:
         `torch.FloatTensor` of shape `(..., dim)`.
@@ -129,14 +132,18 @@ def fairseq_sinusoidal(argument: torch.Tensor, dim: int, log_base: float | torch
 def fairseq_ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     """
     Return LDPE as in Takase & Okazaki's code: PE of the remaining length plus 2. The code counts EOS, so the argument
-    of PE is 2 when EOS should follow. One unit after the length, the code reads the row of padding, which is zero.
+    of PE is 2 when EOS should follow. If the text is one unit too long, the argument is 1. This is the index of the
+    padding row, which is all zeros.
     """
     argument = length.float() - progress.float() + 2  # (B, T)
     return fairseq_sinusoidal(argument, dim) * (argument != 1).unsqueeze(-1)
 
 
 def fairseq_lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return LRPE as in Takase & Okazaki's code, for `progress + 2` and `length + 1`, because the code counts EOS."""
+    """
+    Return LRPE as in Takase & Okazaki's code. Add 2 to `progress`, because fairseq counts positions from 2. Add 1 to
+    `length`, because the code counts EOS.
+    """
     return fairseq_sinusoidal(progress.float() + 2, dim, log_base=(length.float() + 1).log().unsqueeze(-1))
 
 

@@ -1,4 +1,4 @@
-"""Classifier-free guidance towards the length, against the same model without a length."""
+"""Classifier-free guidance towards the length, by comparison with the same model without a length."""
 
 from typing import Any
 
@@ -18,16 +18,16 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
     2022; Sanchez et al. 2023).
 
     The guided scores are `log p0 + scale * (log p - log p0)`, where `p` is the model's distribution with the length,
-    and `p0` without a length. Guidance helps a model that learned little about the length, and takes about twice the
-    time. If `log p` of an entry is far below `log p` of the best entry, the guided score of the entry is at most
-    `log p`, as in contrastive decoding (Li et al. 2023).
+    and `p0` its distribution without a length. Guidance helps a model that learned little about the length, and takes
+    about twice the time. If `log p` of an entry is far below `log p` of the best entry, the guided score of the entry
+    is at most `log p`, as in contrastive decoding (Li et al. 2023).
 
     Args:
         model (`PreTrainedModel`): The length-controlled model.
         scale (`float`): 1 for no guidance; 1.5 to 3 are useful values.
         batch_size (`int`): Number of texts; the beams or samples of a text are neighbouring rows.
-        inputs (`dict`): `attention_mask (batch_size, n)` of the call, if it has one, and `encoder_outputs` of a model
-            with an encoder.
+        inputs (`dict`): Arguments of the call: `attention_mask (batch_size, n)`, if given, and `encoder_outputs`, if
+            the model has an encoder.
     """
 
     def __init__(self, model: Any, scale: float, batch_size: int, inputs: dict[str, Any]):
@@ -80,8 +80,8 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
 
     def _origin(self, ids: torch.Tensor) -> torch.Tensor | None:
         """
-        Return, for each row, the index of its beginning among the rows of the last call, `(rows,)`; `None` if a
-        beginning is missing, or if the cache cannot be reordered. Beam search reorders rows without telling a
+        Return the index that each row, without its new token, had in the last call, `(rows,)`. Return `None` if a row
+        is missing there, or if the cache cannot be reordered. Beam search reorders rows, and does not tell a
         processor.
         """
         last = self.ids

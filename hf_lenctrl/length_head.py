@@ -11,11 +11,12 @@ from .cache import CACHE, takes_cache
 
 class _Watched:
     """
-    A wrapper of an attention module for one call, which stores the heads before the output projection `name`. The
-    projection stays in use, because it may be a replacement by PEFT or a quantizer. The module gets no state.
+    A wrapper of an attention module for one call. It stores the outputs of the heads, which are the input of the
+    output projection `name`. The projection is still called, because PEFT or a quantizer may have replaced it. Nothing
+    is stored on the module.
     """
 
-    heads: torch.Tensor  # (B, T, heads * width), which the projection sets
+    heads: torch.Tensor  # (B, T, heads * width), set by `_project`
 
     def __init__(self, attention: nn.Module, name: str):
         self._attention, self._name = attention, name
@@ -34,7 +35,7 @@ class LengthHeadOutput(nn.Linear):
 
 class LengthHeadAttention:
     r"""
-    Mixin for a family's attention class: cross-attention with a length head (Nguyen et al. 2023, eq. 20-24).
+    Mixin for the attention class of a model: cross-attention with a length head (Nguyen et al. 2023, eq. 20-24).
 
     At decoder position `t` the head is a weighted mean of the states `Z` of the positions so far,
 
@@ -52,22 +53,22 @@ class LengthHeadAttention:
     with a cache adds one term, and beam search reorders the sums with the cache.
     """
 
-    stock: type[nn.Module]  # the attention class that the mixin precedes
+    stock: type[nn.Module]  # the attention class of Transformers
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         cls.stock = cls.__bases__[-1]
 
     def add_length_control(self: Any) -> None:
-        """Add the only new parameter; `control` calls this method once."""
+        """Add `length_out`, the only parameter that the base class does not have; `control` calls this method once."""
         output = self.out_proj if hasattr(self, "out_proj") else self.o  # T5's name
         self.length_out = LengthHeadOutput(output.out_features, output.out_features, bias=False)
 
     @takes_cache
     def forward(self: Any, hidden_states, *args, cache=None, progress=None, **kwargs):
         """
-        Run the parent's `forward`, and add the length head. `progress (batch_size, sequence_length)` is the units
-        produced before each position. Raise `ValueError` if a model without a length head has filled the cache.
+        Run the parent's `forward`, and add the length head. `progress (batch_size, sequence_length)` is the number of
+        units produced before each position. Raise `ValueError` if a model without a length head has filled the cache.
         """
         watched = _Watched(self, "out_proj" if hasattr(self, "out_proj") else "o")
         output, *others = self.stock.forward(watched, hidden_states, *args, **{CACHE: cache}, **kwargs)

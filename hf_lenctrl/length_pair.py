@@ -1,4 +1,4 @@
-"""Two limits at the same time: a constraint on the length, and a maximum in a second unit."""
+"""Constraints in two units at the same time: a constraint on the length, and a maximum in a second unit."""
 
 import inspect
 import math
@@ -10,7 +10,7 @@ from transformers.generation import LogitsProcessor
 
 from .length_rules import Rules, rules_of
 from .length_units import RunningCount, Unit, UnitTable, check_unit
-from .lengths import LONGEST, as_length_tensor
+from .lengths import LONGEST, as_length_tensor, plural
 
 
 _NEVER = LONGEST
@@ -18,9 +18,9 @@ _NEVER = LONGEST
 
 def units_apart(length, unit: str | Unit) -> tuple[Any, tuple[str, Any] | None]:
     """
-    Split a length in two units, such as `{"character": 30, "word": 6}`. Return two values: the length in `unit`, and a
-    pair of the other unit and its limit. If `length` is not a dictionary, return `length` and `None`. Raise
-    `ValueError` unless the dictionary has two known units, and `unit` is one of them.
+    Separate the units of a length such as `{"character": 30, "word": 6}`. Return two values: the length in `unit`, and
+    a pair of the other unit and its limit. If `length` is not a dictionary, return `length` and `None`. Raise
+    `ValueError` unless the dictionary has exactly two known units, including `unit`.
     """
     if not isinstance(length, Mapping):
         return length, None
@@ -36,7 +36,7 @@ def units_apart(length, unit: str | Unit) -> tuple[Any, tuple[str, Any] | None]:
 
 
 def check_pair(constraint: str | None) -> str:
-    """Return the constraint on a length in two units unchanged. Raise `ValueError` if the constraint is `None`."""
+    """Return the constraint of a call with a length in two units. Raise `ValueError` if the constraint is `None`."""
     if constraint is None:
         raise ValueError("a length in two units needs a constraint, got None; pass 'max' or 'exact', or one unit")
     return constraint
@@ -46,14 +46,15 @@ def other_limit(
     other: tuple[str, Any], tokenizer, table: UnitTable, batch_size: int
 ) -> tuple[UnitTable, torch.Tensor]:
     """
-    Return the value of `Target.other`: a pair of the second unit's table, padded to the size of `table`, and the
-    limits of the examples, `(batch_size,)`. Raise `ValueError` if the tokenizer is missing, and `TypeError` or
-    `ValueError` if the unit or the limit is invalid.
+    Return the value of `Target.other` for `other`, a pair of the second unit and its limit. The value is a pair: the
+    unit table of the second unit, padded to the size of `table`, and the limit of each example, `(batch_size,)`. Raise
+    `ValueError` if the tokenizer is missing, and `TypeError` or `ValueError` if the unit or the limit is invalid.
     """
     unit, most = other
     if tokenizer is None:
         raise ValueError(
-            f"length={{{table.unit!r}: ..., {unit!r}: ...}} needs a tokenizer for {unit}s; pass tokenizer=tokenizer"
+            f"length={{{table.unit!r}: ..., {unit!r}: ...}} needs a tokenizer to count {plural(unit)}; "
+            "pass tokenizer=tokenizer"
         )
     device = table.weights.device
     second = UnitTable.from_tokenizer(tokenizer, unit).padded(table.weights.shape[1]).to(device)
@@ -62,19 +63,19 @@ def other_limit(
 
 class PairConstraintLogitsProcessor(LogitsProcessor):
     """
-    A logits processor for a constraint and a limit in a second unit. An entry is allowed only if a text that keeps
-    both limits can follow.
+    A logits processor for a constraint on the length and a limit in a second unit. A vocabulary entry is allowed only
+    if the text can still end within both limits.
 
-    Two separate masks are not enough, because the entries that complete a text in the fewest units of one kind may
-    need too many of the other kind. So this class searches the product of the two automata. For each pair of states
-    and each number of remaining units of the first kind, a dynamic program finds the fewest units of the second kind
-    that the rest of the text needs. No output exceeds a limit. An output may miss an exact length if its positions run
-    out because of entries that count in neither unit; `generate` then warns.
+    Two separate masks are not enough, because the ending with the fewest words may have too many characters. So this
+    class searches the product of the two automata. For each pair of states and each remaining length in the first
+    unit, a dynamic program finds the minimum length that the rest of the text needs in the second unit. No output
+    exceeds a limit. An output may miss an exact length if entries that count in neither unit use up its positions;
+    `generate` then warns.
 
     Args:
-        first (`LengthConstraintLogitsProcessor`): The constraint.
-        table (`UnitTable`): Table of the other unit, for the same vocabulary.
-        most (`torch.LongTensor` of shape `(batch_size,)`): The limits in the other unit.
+        first (`LengthConstraintLogitsProcessor`): The constraint on the length in the first unit.
+        table (`UnitTable`): Unit table of the second unit, for the same vocabulary.
+        most (`torch.LongTensor` of shape `(batch_size,)`): The limits in the second unit.
 
     Raises:
         `ValueError`: if no text can keep both limits.
@@ -102,12 +103,18 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         for i in (least > self.most).nonzero().squeeze(1).tolist():
             low, high, unit = int(self.first.low[i]), int(self.first.high[i]), self.first.table.unit
             asked = f"exactly {high}" if low == high else f"{low} to {high}"
-            needed = f"need at least {int(least[i])} {self.second.unit}s" if least[i] < _NEVER else "cannot be written"
-            limit = f"the limit is {int(self.most[i])} {self.second.unit}s"
-            raise ValueError(f"{asked} {unit}s {needed}, {limit}; raise it, or pass length_constraint='max'")
+            needed = (
+                f"need at least {int(least[i])} {plural(self.second.unit)}"
+                if least[i] < _NEVER
+                else "cannot be written"
+            )
+            limit = f"the limit is {int(self.most[i])} {plural(self.second.unit)}"
+            raise ValueError(f"{asked} {plural(unit)} {needed}, {limit}; raise it, or pass length_constraint='max'")
 
     def __call__(self, input_ids, scores):
-        """Return the scores with the masks of both limits. See `LengthConstraintLogitsProcessor.__call__`."""
+        """
+        Return the scores, with `-inf` for entries that break a limit. See `LengthConstraintLogitsProcessor.__call__`.
+        """
         kept = self.first(input_ids, scores)
         copies = len(scores) // len(self.most)
         counts, states = zip(*(running(input_ids) for running in self.running), strict=True)
@@ -131,8 +138,8 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
     def _allowed(self, states, left, copies: int):
         """
-        Return two boolean tensors: the allowed entries, `(rows, V)`, and the rows where EOS keeps both upper limits,
-        `(rows,)`, even if the text is too short.
+        Return two boolean tensors: (1) which entries are allowed, `(rows, V)`; (2) in which rows EOS keeps both upper
+        limits, `(rows,)`. The second tensor ignores the lower limit.
         """
         first, second = self.rules
         slack = self.slack.repeat_interleave(copies)
@@ -151,9 +158,9 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
     def _fallback_scores(self, scores, allowed, may_end):
         """
-        Return scores `(rows, V)` for rows without a possible entry. Keep the scores of entries that both limits allow.
-        If other processors forbid all these entries, force EOS if the text may end here or no entry is allowed; else
-        give the score 0 to all allowed entries.
+        Return scores `(rows, V)` for rows in which all entries are masked. Allow the first of these that is possible:
+        (1) the entries that both limits allow, with their scores; (2) EOS, if the text may end here or if the limits
+        allow no entry; (3) the entries that both limits allow, with score 0, although other processors forbid them.
         """
         given = scores.masked_fill(~allowed, -math.inf)
         ends = torch.full_like(scores, -math.inf)
@@ -166,12 +173,14 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
 class _Pairs:
     """
-    The product automaton of two tables: the pairs of states that a text can reach, and the transitions between pairs.
+    The product automaton of two unit tables: the pairs of states that a text can reach, and the transitions between
+    the pairs.
 
     Attributes:
         index (`torch.LongTensor` of shape `(S1, S2)`): Id of each pair: 0 for the start, -1 if unreachable.
-        moves (`torch.LongTensor` of shape `(4, M)`): Pair before, pair after, units in the first and the second table.
-        ends (`torch.LongTensor` of shape `(3, E)`): Pair, units of EOS in the first and the second table.
+        moves (`torch.LongTensor` of shape `(4, M)`): Each transition: the pair before, the pair after, and the units
+            in the first and in the second table.
+        ends (`torch.LongTensor` of shape `(3, E)`): Each possible end: the pair, and the units of EOS in both tables.
     """
 
     def __init__(self, first: Rules, second: Rules):
@@ -208,9 +217,9 @@ class _Pairs:
 
     def needs(self, slack: int, high: int) -> torch.Tensor:
         """
-        Return for each pair and each `k`, `(P, K)`, the fewest units of the second table with which a text can end
-        after `k - slack` to `k` more units of the first table; `_NEVER` if no text can. `k` goes from 0 to `high`, or
-        stops earlier if larger `k` give the same numbers.
+        Return a tensor `(P, K)`. For each pair and each `k`, the value is the minimum number of units of the second
+        table that a text still needs if it ends after `k - slack` to `k` more units of the first table. If no text can
+        end so, the value is `_NEVER`. `k` goes from 0 to `high`, or less far if larger `k` give the same numbers.
         """
         here, to, own, units = self.moves
         width = max(int(own.max()) if len(own) else 0, int(self.ends[1].max()) if len(self.ends[1]) else 0, 1)

@@ -29,7 +29,7 @@ from transformers.utils import can_return_tuple
 
 from .card import CardOnPush
 from .length_units import LENGTH_UNITS
-from .lengths import LONGEST, check_counts, check_name
+from .lengths import LONGEST, check_counts, check_name, plural
 from .shards import check_shards
 
 
@@ -50,8 +50,8 @@ class LengthPredictorConfig(PreTrainedConfig):
             standard deviation of the training targets' lengths, in units.
         dropout (`float`, *optional*, defaults to 0.1): Dropout before the linear layer.
         error (`float`, *optional*), error_of_mean (`float`, *optional*): Mean absolute errors on the test rows, in
-            units. `error` is the predictor's; `error_of_mean` is the error of predicting `target_mean` for every
-            text. `lenctrl train-predictor` sets both.
+            units. `error` is the error of the predictor. `error_of_mean` is the error if the prediction is
+            `target_mean` for every text. `lenctrl train-predictor` sets both.
     """
 
     model_type = "length_predictor"
@@ -77,12 +77,15 @@ class LengthPredictorConfig(PreTrainedConfig):
         return {**super().to_diff_dict(), "encoder": self.encoder.to_diff_dict()}
 
     def warning(self) -> str | None:
-        """Return a warning if the mean length is as good as the predictor on the test rows; otherwise `None`."""
+        """
+        Return a warning if, on the test rows, the predictor is not better than the mean length. Otherwise return
+        `None`.
+        """
         if self.error is None or self.error_of_mean is None or self.error < self.error_of_mean:
             return None
         return (
             f"the length predictor is no better than one length for all texts: its mean error is {self.error:.2f} "
-            f"{self.length_unit}s, that of the mean of the training lengths, {self.target_mean:.0f}, is "
+            f"{plural(self.length_unit)}, that of the mean of the training lengths, {self.target_mean:.0f}, is "
             f"{self.error_of_mean:.2f}; train it longer or on more rows, or give the length"
         )
 
@@ -97,9 +100,9 @@ class LengthPredictorConfig(PreTrainedConfig):
 
 class LengthPredictor(CardOnPush, PreTrainedModel):
     """
-    A model that predicts the length of the output from the input: a linear layer on the encoder's last state at the
-    first position, trained by regression (Oka et al. 2020, section 3.2). The loss compares standardised lengths, so
-    that one learning rate fits all units. Batches must be padded on the right.
+    A model that predicts the length of the output from the input. A linear layer reads the encoder's last hidden state
+    at the first position, and is trained by regression (Oka et al. 2020, section 3.2). The loss compares standardised
+    lengths, so that one learning rate fits all units. Batches must be padded on the right.
     """
 
     config_class = LengthPredictorConfig
@@ -135,13 +138,14 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         cls, name_or_model: str | PreTrainedModel, lengths: Sequence[int], *, length_unit: str, dropout: float = 0.1
     ) -> "LengthPredictor":
         """
-        Build a predictor from a pretrained encoder, to be trained. Raise `ValueError` if the model is not an encoder,
-        or if all lengths are equal.
+        Build an untrained predictor from a pretrained encoder. Raise `ValueError` if the model is not an encoder, or
+        if all lengths are equal.
 
         Args:
-            name_or_model (`str` or `PreTrainedModel`): Hub name or folder of the encoder, or a model, whose weights
-                are copied. A pooler and T5's decoder are left out.
-            lengths (`Sequence[int]`): Lengths of the training targets, in units, for `target_mean` and `target_std`.
+            name_or_model (`str` or `PreTrainedModel`): The encoder, given as a Hub name, a folder or a loaded model.
+                The weights of a loaded model are copied. A pooler and T5's decoder are left out.
+            lengths (`Sequence[int]`): Lengths of the training targets, in units. Their mean and standard deviation
+                become `target_mean` and `target_std`.
             length_unit (`str`), dropout (`float`, *optional*): See `LengthPredictorConfig`.
         """
         std, mean = (float(figure) for figure in torch.std_mean(torch.as_tensor(lengths).double(), correction=0))
@@ -223,8 +227,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
     @torch.no_grad()
     def predict(self, **batch) -> torch.Tensor:
         """
-        Return predicted lengths in whole units, a `torch.LongTensor` of shape `(batch_size,)`. Take the arguments of
-        `forward`.
+        Return predicted lengths in whole units, a `torch.LongTensor` of shape `(batch_size,)`. The arguments are those
+        of `forward`.
         """
         training = self.training
         self.eval()
@@ -240,7 +244,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         """
         positions = getattr(self.config.encoder, "max_position_embeddings", None)
         for name, module in self.encoder.named_modules():
-            # In RoBERTa and its family the first position is padding_idx + 1.
+            # In RoBERTa and similar models the first position is padding_idx + 1.
             if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
                 positions = module.num_embeddings - module.padding_idx - 1
         limits = [tokenizer.model_max_length, *([positions] if positions is not None else [])]
@@ -303,7 +307,7 @@ def round_lengths(lengths: torch.Tensor) -> torch.Tensor:
 
 def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_options):
     """
-    Load a predictor and its tokenizer, and return both. The predictor is in eval mode. Raise `OSError` if the name is
+    Load and return a predictor and its tokenizer. The predictor is in eval mode. Raise `OSError` if the name is
     unknown, and `ValueError` if the model is not a predictor.
 
     Args:
@@ -336,7 +340,8 @@ def register() -> None:
 
 def _encoder_kind(config) -> tuple[Any, dict]:
     """
-    Return the Auto class of the encoder, and arguments that omit the pooler, because training leaves it unchanged.
+    Return two values: the Auto class of the encoder, and its arguments. The arguments omit the pooler, because the
+    predictor does not use the pooler.
     """
     if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING and getattr(type(config), "is_encoder_decoder", False):
         return AutoModelForTextEncoding, {}  # `AutoModel` would add T5's decoder

@@ -1,4 +1,4 @@
-"""Masks over the vocabulary for each state and remaining length, precomputed from a unit table and a constraint."""
+"""Masks over the vocabulary for each state of a unit table and each remaining length, for the length constraints."""
 
 import math
 import threading
@@ -17,17 +17,20 @@ _NEVER = LONGEST  # the units of an entry that is never allowed
 _KEPT_ROWS = 1024  # maximum number of cached masks; smaller if the masks would take more than 256 MiB
 _KEPT_ENTRIES = 2**26
 _LOCK = threading.RLock()  # threads of a server fill the same rows; a processor with its own lock could not be copied
-# The rules of each table. They are not stored in the table, because the table is pickled with the model.
+# The `Rules` of each unit table. They are not stored in the table, because the table is pickled with the model.
 _KNOWN: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def _log_step(x: torch.Tensor) -> torch.Tensor:
-    """Return 0 for integers of at least 0, else `-inf`. Adding this mask is faster than filling scores with `-inf`."""
+    """
+    Return 0 where the integer `x` is at least 0, and `-inf` elsewhere. Adding this mask to scores is faster than
+    filling the scores with `-inf`.
+    """
     return (x.float() + 1).clamp(0, 1).log()
 
 
 class Table(Protocol):
-    """The automaton of a unit: a `UnitTable`, or the table of an answer that follows thoughts."""
+    """The finite automaton of a unit: a `UnitTable`, or its copy for an answer after thoughts (reasoning text)."""
 
     weights: torch.Tensor  # (S, V)
     next_state: torch.Tensor  # (S, V)
@@ -36,10 +39,10 @@ class Table(Protocol):
 
 
 def _columns(table: Table, eos: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Return the column of each entry, `(V,)`, and the first entry of each column, `(C,)`. See `Rules`."""
+    """Return two lists: the column of each of the `V` entries, and the first entry of each column. See `Rules`."""
     rows = torch.stack([*table.weights.cpu(), *table.next_state.cpu()])  # (2 S, V)
     draw = torch.Generator().manual_seed(0)
-    while True:  # a random weighted sum of each column, which two different columns almost never share
+    while True:  # two different columns almost never have the same random weighted sum
         factors = torch.randint(-(2**63), 2**63 - 1, (len(rows),), generator=draw)
         sorts: list = sum((row * factor for row, factor in zip(rows, factors, strict=True)), factors[0] * 0).tolist()
         for end in eos:
@@ -59,21 +62,23 @@ class Rules:
     Attributes:
         column (`torch.LongTensor` of shape `(V,)`): Column of each entry.
         eos, eos_column (`torch.LongTensor` of shape `(eos,)`): EOS ids, and their columns.
-        weights (`torch.IntTensor`), following (`torch.LongTensor`), `(S, C)` each: Units and next states of columns.
-        fits, steers, ends_within (`Rows`): Masks `(rows, V)`, 0 for allowed entries, `-inf` for others. `fits` limits
-            the units of an entry, `steers` its minimum gain, and `ends_within` the entries that must follow it.
+        weights (`torch.IntTensor`), following (`torch.LongTensor`), `(S, C)` each: For each state and column, the
+            added units and the next state.
+        fits, steers, ends_within (`Rows`): Masks `(rows, V)`: 0 for allowed entries, `-inf` for others. `fits` allows
+            entries that fit the remaining units, `steers` entries with at least a given gain, and `ends_within`
+            entries after which the text can end in a given number of entries.
         last (`torch.IntTensor` of shape `(S, eos)`): Units that each EOS adds; `_NEVER` if no text may end with it.
         spread (`int`): For `"exact"`: the largest gap between a requested length and the next shorter possible length.
-        ends (`torch.BoolTensor` of shape `(S,)`): States that a text may end in.
-        cost (`torch.IntTensor` of shape `(S, C)`): Units of an entry and of all that must follow: the rest of an
-            incomplete character, a word after a last space, an EOS that adds units. `_NEVER` for forbidden entries.
+        ends (`torch.BoolTensor` of shape `(S,)`): Whether a text may end in each state.
+        cost (`torch.IntTensor` of shape `(S, C)`): Units of an entry plus the units that must follow (the rest of an
+            incomplete character, a word after a last space, or an EOS with units). `_NEVER` for forbidden entries.
         steps (`torch.LongTensor` of shape `(S,)`), most_steps (`int`): Number of entries that must come between each
-            state and EOS; its maximum.
-        silent (`torch.LongTensor`): Entries that add no units and keep the state, without EOS.
-        pace, reach (`int`): Any number of units up to `reach` can be added in `pace` entries: n units in 1 entry if
-            entries of 1, 2 ... n units exist; one word in 2 entries if white space is an entry of its own.
+            state and EOS, and the maximum of these numbers.
+        silent (`torch.LongTensor`): Ids of entries, except EOS, that add no units and keep the state.
+        pace, reach (`int`): Any number of units up to `reach` can be added in `pace` entries. If entries of 1, 2 ... n
+            units exist, `pace` is 1 and `reach` is n. `pace` is 2 if each word needs a separate white-space entry.
         gain (`torch.FloatTensor` of shape `(S, C)`): Units of an entry times `pace`, minus `reach` for each entry that
-            must follow. If `pace` is 2, plus 1 if an entry of one unit may follow.
+            must follow. If `pace` is 2 and an entry of one unit may follow, 1 is added.
     """
 
     def __init__(self, table: Table, eos: tuple[int, ...], constraint: str):
@@ -106,7 +111,7 @@ class Rules:
 
         self.most_steps = int(torch.where(steps < never, steps, 0).max())
         self._set_pace()
-        # All remaining lengths above the highest cost have the same mask. So have all required gains below the lowest.
+        # All remaining lengths above the highest cost share a mask. All minimum gains below the lowest gain do so too.
         if constraint == "exact":
             self.best, self.period = self._best()
             self._set_spread()
@@ -143,9 +148,9 @@ class Rules:
 
     def _best(self) -> tuple[torch.Tensor, int]:
         """
-        Return a table and a period. The table, `(S, N)`, has for each state and limit the maximum number of units, up
-        to the limit, that a text can still add before EOS; `-_NEVER` if no text can end. The possible numbers repeat
-        with the period (1 if all large numbers are possible), so the first limits are enough.
+        Return two values. (1) A table `(S, N)`: for each state and limit, the maximum number of units, at most the
+        limit, that a text can still add until it ends. If no text can end, the value is `-_NEVER`. (2) The period with
+        which the possible numbers repeat, 1 if all large numbers are possible. So the first limits are enough.
         """
         can, period = self._writable()
         count = len(self.weights)
@@ -158,11 +163,11 @@ class Rules:
 
     def _writable(self) -> tuple[list[int], int]:
         """
-        Return two values: for each number of units, the states from which a text can add this number before it ends,
-        as bits of an integer; and the period.
+        Return two values. (1) A list with an integer for each number of units. The bits of this integer are the states
+        from which a text can add exactly this number before it ends. (2) The period with which the list repeats.
 
-        This is a dynamic program over the number of units, as in the coin problem. The next number depends only on a
-        window of the last numbers, so the program stops when the window repeats.
+        This is a dynamic program over the number of units, as in the coin problem. The next item depends only on a
+        window of the last items, so the program stops when the window repeats.
 
         Example: with entries of 4 and 6 units, and an EOS of 0, every even number except 2 is possible.
 
@@ -200,10 +205,11 @@ class Rules:
 
     def _moves(self) -> tuple[dict[tuple[int, int], int], list[int], dict[int, int], int]:
         """
-        Return the transitions of the automaton: (1) for each target state and mask of units, a mask of source states;
-        (2) for each state, a mask of the states it reaches without units; (3) for the units of an EOS, a mask of the
-        states that may end with it; (4) the maximum number of units of an entry, plus 1. Bit `s` of a mask of states
-        stands for `s`, bit `w - 1` of a mask of units for `w`.
+        Return four values that describe the transitions: (1) for each pair of a target state and a mask of units, a
+        mask of source states; (2) for each state, a mask of the states that it reaches by entries that add no units;
+        (3) for each number of units of an EOS, a mask of the states that may end with this EOS; (4) the maximum number
+        of units of an entry, plus 1. Bit `s` of a mask of states stands for state `s`. Bit `w - 1` of a mask of units
+        stands for `w` units.
         """
         usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()
         moves: dict[tuple[int, int], int] = defaultdict(int)
@@ -237,7 +243,7 @@ class Rules:
         self.bounded = bool((~self.grows & (self.best[:, -1] >= 0)).any())
 
     def _most(self, state, number):
-        """Return `best` for states and limits, also for limits above the table; both are `(keys,)` or `(keys, C)`."""
+        """Return `best` for states and limits, `(keys,)` or `(keys, C)`. A limit, `number`, may be above the table."""
         highest = self.best.shape[1] - 1
         first = highest - self.period + 1
         inside = torch.where(number > highest, first + (number - first) % self.period, number)
@@ -246,7 +252,7 @@ class Rules:
     def can_end(self, state, remaining, slack):
         """
         Return for each state, `(keys,)`, whether a text can end after `remaining - slack` to `remaining` more units.
-        With `"max"`, ignore `slack`.
+        If the constraint is `"max"`, ignore `slack`.
         """
         if not hasattr(self, "best"):
             return self.cost.amin(dim=1)[state] <= remaining
@@ -258,8 +264,8 @@ class Rules:
 
     def _leading(self, state, remaining, slack):
         """
-        Return the mask, `(keys, C)`, of the columns that lead to texts of `remaining - slack` to `remaining` more
-        units. If there is no such text, allow the columns that lead to the longest shorter text.
+        Return a mask, `(keys, C)`, that allows the columns that lead to texts of `remaining - slack` to `remaining`
+        more units. If there is no such text, allow the columns that lead to the longest shorter text.
         """
         most = self._most(state, remaining)  # (keys,)
         least = torch.minimum(most, remaining - slack).clamp(min=0).unsqueeze(1)
@@ -272,11 +278,11 @@ class Rules:
 
     def fits_window(self, state, remaining, slack):
         """
-        Return the `fits` mask, `(rows, V)`, for a window of `remaining - slack` to `remaining` units, `(rows,)` each.
-        `slack` is `None` if there is no window.
+        Return the `fits` mask, `(rows, V)`, for a window from `remaining - slack` to `remaining` units. `remaining`
+        and `slack` have the shape `(rows,)`; `slack` is `None` if there is no window.
 
-        The allowed entries depend on the slack only up to `spread`, so larger windows share their rows. EOS depends on
-        the full slack.
+        A slack above `spread` allows the same entries as `spread`, so large windows share cached rows. Only EOS
+        depends on the full slack.
         """
         if slack is None:
             return self.fits(state, remaining)
@@ -301,7 +307,7 @@ class Rules:
 
 class Rows:
     """
-    A cache of rows `(V,)` for pairs of a state and a number. There are few pairs, so each row is computed once.
+    A cache of mask rows `(V,)` for pairs of a state and a number. There are few pairs, so each row is computed once.
 
     A number below `low` has the row of `low`. A number above `high` has the row of one of the last `period` numbers,
     because the rows repeat.
@@ -315,7 +321,8 @@ class Rows:
 
     def __call__(self, state: torch.Tensor, number: torch.Tensor, scores: torch.Tensor | None = None) -> torch.Tensor:
         """
-        Return the rows for pairs of a state and a number, `(rows, V)`, or add the rows to `scores (rows, V)` in place.
+        Return the row of each pair of a state and a number, `(rows, V)`. If `scores (rows, V)` are given, add the rows
+        to the scores in place instead, and return the scores.
         """
         first = self.high - self.period + 1
         if self.period > 1:
@@ -367,7 +374,7 @@ class Rows:
 
 @torch.inference_mode(False)
 def rules_of(table: Table, eos: tuple[int, ...], constraint: str) -> Rules:
-    """Return the `Rules` of a table. They are cached, because `generate` is called many times."""
+    """Return the `Rules` of a unit table. The rules are cached, because `generate` is called many times."""
     tensors = (table.weights, table.next_state)
     if any(tensor.is_inference() for tensor in tensors):  # inference tensors have no version counter
         return Rules(table, eos, constraint)

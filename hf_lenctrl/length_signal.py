@@ -1,4 +1,4 @@
-"""The length signal that is added to a decoder's token embeddings: the encoding of progress and length."""
+"""The length signal for a decoder's token embeddings: the encoding of progress (units so far) and length."""
 
 import logging
 import sys
@@ -14,34 +14,37 @@ from .custom_pipeline import custom_pipelines
 from .length_encoding import FAIRSEQ_ENCODINGS, LENGTH_ENCODINGS, fairseq_sinusoidal, pre
 from .length_head import LengthHeadOutput
 from .length_units import Unit, UnitTable
-from .lengths import as_length_tensor, given_or_default
+from .lengths import as_length_tensor, given_or_default, plural
 from .shards import check_shards
 
 
 logger = logging.getLogger(__name__)
 
-# The modules of length control. An adapter must train them; otherwise a new projection stays zero, and the length has
-# no effect.
+# Modules of length control. An adapter must train them; otherwise a new projection stays zero, and the length has no
+# effect.
 LENGTH_MODULES = ["length_projection", "length_embedding", "length_out"]
 
 
 class LengthProjection(nn.Linear):
-    """Linear layer from the length encoding to a pretrained decoder. Its weights start at zero, so nothing changes."""
+    """
+    Linear layer from the length encoding to a pretrained decoder. Its weights start at zero, so that the model starts
+    unchanged.
+    """
 
 
 class EncoderLengthEmbedding(nn.Embedding):
     """
-    The table W^l of Nguyen et al. 2023. Its row for the requested length is added to each input of the encoder (eq.
-    16). With `length_encoding="learned"`, its row for the remaining length is added to the decoder's embeddings (eq.
-    18). It starts at zero, so that a pretrained model starts unchanged.
+    The table W^l of Nguyen et al. 2023, with a row for each length. The row of the requested length is added to each
+    input of the encoder (eq. 16). If `length_encoding` is `"learned"`, the row of the remaining length is added to the
+    decoder's embeddings (eq. 18). The table starts at zero, so that a pretrained model starts unchanged.
     """
 
 
 def tell_peft(config) -> None:
     """
-    Register the default target modules of a model type in PEFT, if a script has imported PEFT: the modules of length
-    control, which an adapter then trains and saves, and PEFT's own targets for the inner model, or else queries and
-    values of attention.
+    Register the default target modules of a model type in PEFT, if a script has imported PEFT. The targets are the
+    modules of length control, which an adapter then trains and saves, and PEFT's own targets for the inner model. If
+    PEFT does not know the inner model, its targets are queries and values of attention.
     """
     peft = sys.modules.get("peft.utils")
     if peft is not None:
@@ -67,21 +70,21 @@ def init_length_weights(module: nn.Module, config) -> None:
 
 @torch.no_grad()
 def fill_positions(module: Any, config) -> None:
-    """Fill the sinusoidal positions of Marian and Pegasus with fairseq's values, if `config.sinusoids="fairseq"`."""
+    """Set the positions of Marian and Pegasus to fairseq's sinusoids if `config.sinusoids` is `"fairseq"`."""
     if config.sinusoids == "fairseq" and hasattr(module, "create_weight"):
         rows, dim = module.weight.shape
         module.weight.copy_(fairseq_sinusoidal(torch.arange(rows, device=module.weight.device) + 2, dim))
 
 
 def refuse_dora(module: Any) -> None:
-    """Raise `ValueError` if DoRA adapts a module of zeros, because DoRA divides by the norm of the weights."""
+    """Raise `ValueError` if DoRA adapts a module whose weights are zero, because DoRA divides by their norm."""
     if any(getattr(module, "use_dora", {}).values()) and not bool(module.weight.any()):
         names = f"exclude_modules={LENGTH_MODULES}, modules_to_save={LENGTH_MODULES}"
         raise ValueError(f"DoRA divides by the norm of modules at zero; pass LoraConfig(use_dora=True, {names})")
 
 
 def refuse_frozen(module: nn.Module, name: str) -> None:
-    """Raise `ValueError` if a module is frozen at zero in training, for example because an adapter omits it."""
+    """Raise `ValueError` if a module is frozen at zero in training, for example if an adapter omits the module."""
     learns = any(p.requires_grad for p in module.parameters())
     if learns or not module.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return
@@ -93,7 +96,7 @@ def refuse_frozen(module: nn.Module, name: str) -> None:
 def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> None:
     """
     Warn if training lengths, `(batch_size,)`, differ much from the lengths counted in the labels. The usual cause is a
-    default data collator, which passes any dataset column named `length`.
+    default data collator, which passes any column named `length` as the requested length.
     """
     several = length.shape == counted.shape and len(length) > 1
     if several and length.all() and (2 * (length - counted).abs() > counted).all():  # 0 means no length
@@ -106,8 +109,9 @@ def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> No
 
 def required_length(length, config, rows: torch.Tensor, training: bool) -> torch.Tensor:
     """
-    Return the length of each row, `(batch_size,)`: the call's length, else the configuration's default, else 0 for no
-    length (`length_optional`). In training the default is not used, because each row has its own length.
+    Return the length of each row, `(batch_size,)`: the length of the call, or else the default, `config.length`. If
+    both are missing and `config.length_optional` is set, return 0, which means no length. In training the default is
+    not used, because each row has its own length.
 
     Raises:
         `ValueError`: if there is no length.
@@ -124,7 +128,7 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
 
 
 class LengthSignal:
-    """Mixin of a decoder, which holds the unit table and the modules that encode progress and length."""
+    """Mixin of a decoder that holds the unit table, which counts units of ids, and the modules of the encoding."""
 
     def add_length_signal(self: Any) -> None:
         """Add the modules that the decoder's configuration requires."""
@@ -137,7 +141,7 @@ class LengthSignal:
             self.length_embedding = table(config.learned_lengths, dim)
 
     def resize_unit_table(self: Any) -> None:
-        """Resize the unit table to the size of the embedding. `UnitTable.from_config` fills the new entries."""
+        """Resize the unit table to the size of the embedding. `UnitTable.from_config` sets the new entries."""
         size = self.embed_tokens.num_embeddings
         if self.unit_table.weights.shape[1] != size:
             self.unit_table = self.unit_table.resized(size, self.config)
@@ -153,19 +157,21 @@ class LengthSignal:
         raise ValueError(f"progress cannot be counted from {given}; pass progress=, or call generate()")
 
     def units_written(self: Any, input_ids: torch.Tensor) -> torch.Tensor:
-        """Return `UnitTable.progress` on the device of the ids; the table may be on another device."""
+        """Return `UnitTable.progress` on the device of the ids. The table may be on another device."""
         table = self.unit_table
         return table.progress(input_ids.to(table.weights.device)).to(input_ids.device)
 
     def add_signal(self: Any, embeds: torch.Tensor, progress: Any, lengths: torch.Tensor) -> torch.Tensor:
         """
-        Return token embeddings plus the encoding of progress and length, or, for `"scale"`, times the length.
+        Return the token embeddings plus the encoding of progress and length. If `length_encoding` is `"scale"`, return
+        the embeddings times `lengths / length_scale`.
 
         Args:
             embeds (`torch.Tensor` of shape `(batch_size, sequence_length, d_model)`): Token embeddings.
-            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): The progress; `"scale"` ignores it.
-            lengths (`torch.LongTensor` of shape `(batch_size,)` or `(batch_size, sequence_length)`): Requested units.
-                With `length_optional`, 0 does not change the embeddings.
+            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Units produced before each
+                prediction; ignored if `length_encoding` is `"scale"`.
+            lengths (`torch.LongTensor` of shape `(batch_size,)` or `(batch_size, sequence_length)`): Lengths in units.
+                If `length_optional` is set, a length of 0 does not change the embeddings.
         """
         lengths = lengths.view(lengths.shape[0], -1)  # (B, 1 or T); `len` would fix B in an export
         if self.config.length_encoding == "scale":
@@ -184,8 +190,8 @@ class LengthSignal:
 
     def encode_length(self: Any, progress: torch.Tensor, lengths: torch.Tensor, dim: int) -> torch.Tensor:
         """
-        Return the encoding, `(batch_size, sequence_length, dim)`, of progress `(batch_size, sequence_length)` and of
-        lengths, which have the same shape or `(batch_size, 1)`.
+        Return the encoding of progress and lengths, `(batch_size, sequence_length, dim)`. `progress` has the shape
+        `(batch_size, sequence_length)`. `lengths` have this shape or `(batch_size, 1)`.
         """
         config = self.config
         if config.length_encoding == "learned":
@@ -203,7 +209,7 @@ class StoresUnitTable:
     """Mixin of a model that saves a unit table with its weights. The model's configuration names the unit."""
 
     config: PreTrainedConfig
-    # The package sets this function. Without the package, transformers loads adapters.
+    # The package sets this function, which loads adapters. If the package is missing, transformers loads adapters.
     _from_adapter: Callable[..., Any] | None = None
 
     def _counting_part(self: Any) -> Any:
@@ -212,14 +218,14 @@ class StoresUnitTable:
 
     @property
     def unit_table(self) -> UnitTable:
-        """Return the table of the units that each vocabulary entry adds; `unit_table.count(ids)` measures outputs."""
+        """Return the unit table, which has the units of each entry. `unit_table.count(ids)` measures outputs."""
         return self._counting_part()._modules["unit_table"]
 
     def set_unit_table(self, tokenizer, *, cost: Unit | Callable[[str], int] | None = None) -> None:
         """
-        Build the unit table of the decoder's vocabulary, and set it in the model, which saves it. `length_unit="cost"`
-        needs a `cost`, see `UnitTable.from_tokenizer`; a loaded model already has its table. Raise `ValueError` if the
-        tokenizer does not match the decoder, or cannot be counted in the unit.
+        Build the unit table of the decoder's vocabulary, and store it in the model, which saves the table. If
+        `length_unit` is `"cost"`, pass `cost`, see `UnitTable.from_tokenizer`. A loaded model already has a table.
+        Raise `ValueError` if the tokenizer does not match the decoder or the unit.
         """
         part, old = self._counting_part(), self.unit_table.weights  # the table has the embedding's size
         table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.device)
@@ -228,8 +234,8 @@ class StoresUnitTable:
 
     def make_length_optional(self) -> None:
         """
-        Set `length_optional`, for a model that will also be trained on rows without a length (`no_length_share` of the
-        collator). Raise `ValueError` unless length control only adds an encoding to the decoder's embeddings.
+        Set `length_optional`, for a model that will also be trained on rows that have no length (`no_length_share` of
+        the collator). Raise `ValueError` unless length control only adds an encoding to the decoder's embeddings.
         """
         for config in (self.config, self._counting_part().config):  # T5's parts have copies of the configuration
             config.length_optional = True
@@ -240,7 +246,7 @@ class StoresUnitTable:
         """
         Load a model, as the base class does. If `length_unit` differs from the checkpoint's unit, build the table
         again with the tokenizer in the same folder; raise `ValueError` if the folder has no tokenizer. If the folder
-        holds an adapter, load its base too, and merge the adapter into the base.
+        holds an adapter, load its base model too, and merge the adapter into the base model.
         """
         check_shards(pretrained_model_name_or_path, kwargs.get("subfolder"))
         if cls._from_adapter is not None:
@@ -259,14 +265,14 @@ class StoresUnitTable:
             if counted != unit:
                 raise ValueError(
                     f"the configuration in {pretrained_model_name_or_path} has length_unit={unit!r}, but the table "
-                    f"there counts {counted}s; write {counted!r} there"
+                    f"there counts {plural(counted)}; write {counted!r} there"
                 )
             return loaded
         try:
             tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **where)
         except (OSError, ValueError, TypeError) as error:  # a tokenizer without its files raises TypeError
             name = f"{pretrained_model_name_or_path}, which counts {saved}s,"
-            raise ValueError(f"{name} has no tokenizer to count {unit}s with; save one there") from error
+            raise ValueError(f"{name} has no tokenizer to count {plural(unit)} with; save one there") from error
         model.set_unit_table(tokenizer)
         return loaded
 
@@ -275,7 +281,7 @@ class StoresUnitTable:
         counted, unit = self.unit_table.unit, self.config.length_unit
         if counted != unit:
             call = "call model.set_unit_table(tokenizer) before saving"
-            raise ValueError(f"config.length_unit={unit!r}, but the model's table counts {counted}s; {call}")
+            raise ValueError(f"config.length_unit={unit!r}, but the model's table counts {plural(counted)}; {call}")
         vars(self.config).pop("custom_pipelines", None)
         if self._auto_class is not None and self.can_generate():  # the checkpoint names its pipeline too
             self.config.custom_pipelines = custom_pipelines(self._auto_class)
@@ -283,14 +289,14 @@ class StoresUnitTable:
 
 
 class CountsLabels(StoresUnitTable):
-    """Mixin of an encoder-decoder that counts the lengths if a call passes none."""
+    """Mixin of an encoder-decoder that counts the units of the labels if a call passes no length."""
 
     _checked_lengths = False  # whether the lengths of the first training batch were checked
 
     def count_labels(self: Any, labels: torch.Tensor) -> torch.Tensor:
         """
-        Return the units of each row of `labels (batch_size, target_sequence_length)`. Raise `ValueError` if a row has
-        none.
+        Return the number of units in each row of `labels (batch_size, target_sequence_length)`, `(batch_size,)`. Raise
+        `ValueError` if a row has no units.
         """
         ids = labels.masked_fill(labels == -100, self.config.pad_token_id)
         length = self._counting_part().units_written(ids)[:, -1].contiguous()
@@ -301,9 +307,10 @@ class CountsLabels(StoresUnitTable):
 
     def _length_of_rows(self: Any, labels, decoder_input_ids):
         """
-        Return the length of each row, for a call without a length. Count it from the labels (Takase & Okazaki 2019,
-        section 3.1). In training without labels, which label smoothing removes, count it from the decoder's ids.
-        Return `None` if the model reads no length, or if training has nothing to count. Otherwise return the default.
+        Return the length of each row if the call passes no length. If there are labels, count their units (Takase &
+        Okazaki 2019, section 3.1). Otherwise return the default, `config.length`. But in training, where label
+        smoothing may remove the labels, count `decoder_input_ids`, or return `None` if there are no ids. If the model
+        is not length-controlled, return `None`.
         """
         ids = decoder_input_ids if labels is None and self.training else labels
         if not self.config.length_controlled or ids is None and self.training:
@@ -311,7 +318,7 @@ class CountsLabels(StoresUnitTable):
         return self.config.length if ids is None else self.count_labels(ids)
 
     def _check_lengths(self: Any, length, ids: torch.Tensor | None) -> None:
-        """Check the lengths of the first training batch against its labels, see `warn_of_column`."""
+        """Warn if the lengths of the first training batch differ much from its labels, see `warn_of_column`."""
         if (
             self._checked_lengths
             or ids is None

@@ -18,16 +18,17 @@ class LengthTokens:
     Classes of output lengths. Each class has a token, which is put before the source.
 
     `"ratio"`: short, normal and long, by the ratio of target length to source length (Lakew et al. 2019).
-    `"bins"`: ranges of the target length (Fan et al. 2018). The limits are quantiles of the training data, so
+    `"bins"`: ranges of the target length (Fan et al. 2018). The thresholds are quantiles of the training data, so
     that all tokens occur about equally often.
 
     Args:
         kind (`str`): `"ratio"` or `"bins"`.
-        thresholds (`tuple[float, ...]`): Ascending upper limits of all classes but the last, as ratios or in units.
-            A value that equals a limit belongs to the lower class.
+        thresholds (`tuple[float, ...]`): Upper limits of all classes except the last, in ascending order. They are
+            ratios for `"ratio"`, and units for `"bins"`. A value that equals a limit belongs to the lower class.
 
     Raises:
-        `ValueError`: if `kind` is unknown, if the thresholds do not ascend, or if `"ratio"` has not two thresholds.
+        `ValueError`: if `kind` is unknown, if the thresholds are not ascending numbers, or if `"ratio"` does not have
+            exactly two thresholds.
 
     Example:
 
@@ -58,9 +59,9 @@ class LengthTokens:
         cls, kind: str, source_lengths: Sequence[int], target_lengths: Sequence[int], *, bins: int = 10
     ) -> "LengthTokens":
         """
-        Fit thresholds to the lengths of training pairs, in one unit. `"ratio"` has terciles. `"bins"` has `bins`
-        ranges, or fewer if many targets have the same length. Raise `ValueError` if the pairs are too similar for
-        several classes.
+        Build classes from the lengths of training pairs, in the same unit. For `"ratio"`, the thresholds are terciles.
+        For `"bins"`, there are `bins` ranges, or fewer if many targets have the same length. Raise `ValueError` if the
+        pairs are too similar for several classes.
         """
         values: list[float] = sorted(
             target / max(source, 1) if kind == "ratio" else target
@@ -95,8 +96,8 @@ class LengthTokens:
 
     def add_to(self, tokenizer) -> None:
         """
-        Add the tokens that a tokenizer lacks, as special tokens, which add no units. Raise `ValueError` if the
-        tokenizer has a separate target vocabulary that is larger than the source vocabulary.
+        Add the length tokens that a tokenizer lacks. They become special tokens, so they add no units. Raise
+        `ValueError` if the tokenizer has a separate target vocabulary that is larger than the source vocabulary.
         """
         missing = [token for token in self.tokens if token not in tokenizer.get_vocab()]
         if missing and getattr(tokenizer, "separate_vocabs", False):

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from .character_costs import Cost, Unit
-from .lengths import check_name
+from .lengths import check_name, plural
 from .saved_table import read_table, write_table
 from .text_units import UNITS, unit_of
 from .unit_vocabulary import CostVocabulary, UnitVocabulary, entries_of
@@ -30,20 +30,21 @@ NO_STATE = 255  # next state of an entry before `set_unit_table`
 
 
 def check_unit(option: str, unit, known: Sequence[str] = LENGTH_UNITS) -> None:
-    """Raise `ValueError` unless a unit is one of the `known` names, or a `Unit`."""
+    """Raise `ValueError` unless `unit` is either one of the `known` names or a `Unit`."""
     if not isinstance(unit, Unit):
         check_name(option, unit, known)
 
 
 def as_unit(unit: str | Unit | Callable[[str], int]) -> str | Unit:
-    """Return a name or a `Unit` unchanged, and a function as a `Cost`."""
+    """Return a name or a `Unit` unchanged. Wrap a function in a `Cost`."""
     return unit if isinstance(unit, str | Unit) else Cost(unit)
 
 
 def load_unit(name: str) -> str | Unit:
     """
-    Return the unit that a command line names: one of `LENGTH_UNITS`, or `"module:name"` for a `Unit` or a cost
-    function `name` in a module that Python can import. Raise `ValueError` if the name is unknown.
+    Return the unit that a command line names. The name is either one of `LENGTH_UNITS`, or `"module:name"`. In the
+    second case, `name` is a `Unit` or a cost function in a module that Python can import. Raise `ValueError` if the
+    name is unknown.
     """
     module, _, attribute = name.partition(":")
     if not attribute:
@@ -90,8 +91,8 @@ def counter_of(unit: str | Unit) -> Callable[[str], int]:
 
 def count_texts(tokenizer, texts: Sequence[str], unit: str | Unit, *, target: bool = False) -> list[int]:
     """
-    Return the number of units of each text, in one of `LENGTH_UNITS` or in a `Unit`. The tokenizer splits tokens as in
-    a source, or as in a target if `target` is set. Special tokens do not count.
+    Return the number of units of each text. `unit` is one of `LENGTH_UNITS` or a `Unit`. Only the unit `"token"` uses
+    the tokenizer, which encodes the texts as sources, or as targets if `target` is set. Special tokens do not count.
     """
     if unit != "token":
         check_unit("unit of a text", unit, LENGTH_UNITS[1:])
@@ -103,14 +104,14 @@ def count_texts(tokenizer, texts: Sequence[str], unit: str | Unit, *, target: bo
 
 
 def check_texts(texts: Sequence[str], name: str = "input") -> None:
-    """Raise `TypeError` for the first of `texts` that is not a `str`."""
+    """Raise `TypeError` if an item of `texts` is not a `str`."""
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"every {name} must be a text, got {text!r} at position {i}")
 
 
 def check_sources(texts: Sequence[str]) -> None:
-    """Raise `TypeError` if one of `texts` is not a `str`, and `ValueError` if a text has a lone surrogate."""
+    """Raise `TypeError` if an item of `texts` is not a `str`, and `ValueError` if a text has a lone surrogate."""
     check_texts(texts)
     for i, text in enumerate(texts):
         try:
@@ -121,7 +122,8 @@ def check_sources(texts: Sequence[str]) -> None:
 
 class UnitTable(nn.Module):
     """
-    A table of the units that each vocabulary entry adds. Its buffers are saved, loaded and moved with a model.
+    A table of the units that each vocabulary entry adds to a text. Its buffers are saved, loaded and moved with a
+    model.
 
     The units of an entry depend on the text before it. For example, decoding drops the space before the first word, a
     piece without a space continues the last word, and byte-level BPE can split one character over tokens. So the table
@@ -130,9 +132,9 @@ class UnitTable(nn.Module):
 
     Args:
         unit (`str`): One of `LENGTH_UNITS`, or `"cost"`.
-        weights (`torch.IntTensor` of shape `(states, vocab_size)`): Units; `~units`, below 0, for an entry that a
-            constraint forbids, because the text would be invalid (a character cut in two, a last space that decoding
-            strips).
+        weights (`torch.IntTensor` of shape `(states, vocab_size)`): Units of each entry. A constraint forbids an entry
+            if the text would be invalid (a character cut in two, or a last space that decoding strips). Such an entry
+            has `~units`, which is below 0.
         next_state (`torch.ByteTensor` of shape `(states, vocab_size)`, *optional*): All 0 by default.
     """
 
@@ -153,8 +155,8 @@ class UnitTable(nn.Module):
     @classmethod
     def from_config(cls, config, vocab_size: int) -> "UnitTable":
         """
-        Build a table without a tokenizer. In tokens, special ids add 0 units and other ids 1. For other units, the
-        table is not filled.
+        Build a table without a tokenizer. If the unit is `"token"`, special ids add 0 units and other ids 1. For other
+        units, the table is not filled, see `set_unit_table`.
         """
         shape = (getattr(config, "unit_states", 1), vocab_size)
         if config.length_unit != "token":
@@ -175,27 +177,28 @@ class UnitTable(nn.Module):
         Build the table of a tokenizer's target vocabulary, and check it against decoded texts.
 
         Counts are those of `tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)`, with
-        two exceptions that only the ids show. White space at the end of a text counts, although Marian and M2M100
-        strip it. Bytes that are invalid UTF-8, which byte-level BPE decodes to U+FFFD, count by their lead bytes (a
-        model may emit such bytes, but no text encodes to them).
+        two exceptions. White space at the end of a text counts, although Marian and M2M100 strip this white space.
+        Bytes that are invalid UTF-8, which byte-level BPE decodes to U+FFFD, count by their lead bytes (a model may
+        emit such bytes, but no text encodes to them).
 
         Args:
             tokenizer (`PreTrainedTokenizerBase`): The tokenizer; for units other than tokens it must decode byte-level
                 BPE (BART), SentencePiece (Marian, mBART, T5, Pegasus, M2M100, NLLB) or WordPiece (BERT).
             unit (`str` or `Unit`, *optional*): One of `LENGTH_UNITS`, or a unit of your own, see `cost`.
-            cost (`Unit` or `Callable[[str], int]`, *optional*): Instead of `unit`, a unit of your own, or a function
-                from a text to its cost, which must be the sum of the costs of its characters, integers from 0 to 1024.
-                The table's unit is then `"cost"`.
+            cost (`Unit` or `Callable[[str], int]`, *optional*): A unit of your own, given instead of
+                `unit`: either a `Unit`, or a function that returns the cost of a text. The cost must be the sum of the
+                costs of the characters, which are integers from 0 to 1024. The table's unit is then `"cost"`.
 
         If `save_unit_table` saved this table next to the tokenizer, the table is loaded instead.
 
-        If entries split characters (byte-level BPE), a character counts at its first byte in the unit `"character"`.
-        It counts at its last byte in units that are automata over characters: a `cost`, and `"width"` and the names
-        after it in `LENGTH_UNITS`.
+        In byte-level BPE, several entries may form one character. In the unit `"character"`, this character counts at
+        its first byte. In units that are automata over characters, it counts at its last byte. These units are a
+        `cost`, `"width"`, and the names after `"width"` in `LENGTH_UNITS`.
 
         Raises:
-            `TypeError`, `ValueError`: if the unit is unknown; if a text of the tokenizer is not the sum of its pieces;
-                if the cost does not add up, is not an integer, is below 0, or is 0 for every entry.
+            `TypeError`, `ValueError`: if the unit is unknown; if the units of a decoded text are not the sum of the
+                units of its pieces; if the cost does not add up, is not an integer, is below 0, or is 0 for every
+                entry.
             `ImportError`: if the unit is `"width"` and the package `wcwidth` is missing.
         """
         if isinstance(unit, Unit) and cost is None:
@@ -227,7 +230,7 @@ class UnitTable(nn.Module):
 
     def progress(self, ids: torch.Tensor) -> torch.Tensor:
         """
-        Return the progress, the units produced up to and including each position. `ids` and the result have the shape
+        Return the progress: the units of a row up to and including each position. `ids` and the result have the shape
         `(batch_size, sequence_length)`. The decoder position that reads an id gets the progress after this id. The
         last column is the count of the whole row.
         """
@@ -306,11 +309,11 @@ class UnitTable(nn.Module):
         if not self._filled and not torch.compiler.is_compiling():
             if bool((self.weights == NOT_FILLED).any() | (self.next_state == NO_STATE).any()):
                 call = "call model.set_unit_table(tokenizer)"
-                raise ValueError(f"the model has no table of units and cannot count {self.unit}s; {call}")
+                raise ValueError(f"the model has no table of units and cannot count {plural(self.unit)}; {call}")
             self._filled = True
 
     def resized(self, vocab_size: int, config) -> "UnitTable":
-        """Return the table resized to another number of entries. `from_config` fills the new entries."""
+        """Return the table resized to another number of entries. `from_config` sets the new entries."""
         new = UnitTable.from_config(config, vocab_size).to(self.weights.device)
         kept = min(vocab_size, self.weights.shape[1])
         new.weights[:, :kept] = self.weights[:, :kept]
@@ -320,8 +323,8 @@ class UnitTable(nn.Module):
     def padded(self, vocab_size: int) -> "UnitTable":
         """
         Return the table padded to the size of an embedding, which may be larger than the tokenizer's vocabulary.
-        Constraints forbid the added entries. Raise `ValueError` if the embedding is smaller, or larger by more than
-        511 (Qwen's is larger by 271).
+        Constraints forbid the added entries. Raise `ValueError` if the embedding is smaller than the table, or larger
+        by more than 511 entries (Qwen's is larger by 271).
         """
         entries = self.weights.shape[1]
         if not entries <= vocab_size < entries + 512:
@@ -346,13 +349,13 @@ class UnitTable(nn.Module):
 def save_unit_table(tokenizer, unit: str) -> Path:
     """
     Save the table of a unit next to its tokenizer, and return the path of the file,
-    `unit_tables/<unit>.safetensors`. `UnitTable.from_tokenizer`, the pipeline and vLLM then load the file if the
-    vocabulary and the packages that count have not changed. Otherwise they warn, and build the table again. This saves
-    time with large vocabularies.
+    `unit_tables/<unit>.safetensors`. `UnitTable.from_tokenizer`, the pipeline and vLLM then load the file, which saves
+    time with large vocabularies. If the vocabulary or a package that counts has changed, they log a warning and build
+    the table again.
 
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): A tokenizer that was loaded from a folder or from the Hub. In the second
-            case the file is in the cache of the Hub.
+        tokenizer (`PreTrainedTokenizerBase`): A tokenizer that was loaded from a folder or from the Hub. For a
+            tokenizer from the Hub, the file is in the local cache of the Hub.
         unit (`str`): One of `LENGTH_UNITS`, because a file can be found again only by a name.
 
     Raises:
@@ -366,11 +369,11 @@ def save_unit_table(tokenizer, unit: str) -> Path:
 class RunningCount:
     """
     A counter of the units in each row of a search. Each step of the search appends one token to every row. The counter
-    keeps the rows of the last step, so the time of a step does not grow with the text. It finds a row by its ids,
-    because beam search reorders rows. If a row is unknown, it counts all rows from the start.
+    keeps the rows of the last step, so the time of a step does not grow with the text. The counter finds a row by its
+    ids, because beam search reorders rows. If a row is unknown, the counter counts all rows from the start.
 
     Args:
-        counter (`UnitTable` or `Thoughts`): Counts the units of a row.
+        counter (`UnitTable` or `Thoughts`): The object that counts the units of ids.
         prompt_length (`int`, *optional*, defaults to 0): Number of ids at the start of each row that do not count.
     """
 
@@ -393,7 +396,7 @@ class RunningCount:
 
 
 def places_among(known: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
-    """Return for each of `rows (rows, T)` its index in the `known` rows, `(rows,)`; `None` if a row is missing."""
+    """Return the index in `known` of each of `rows (rows, T)`, `(rows,)`; `None` if a row is not in `known`."""
     if rows.shape[1] != known.shape[1]:
         return None
     if torch.equal(rows, known):
@@ -404,7 +407,10 @@ def places_among(known: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None
 
 
 def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows: int = 100) -> None:
-    """Raise `ValueError` if the counts of random sequences of entries differ from those of the decoded texts."""
+    """
+    Check a table on random sequences of entries; `rows` is their number. Raise `ValueError` if the table's count of a
+    sequence differs from the units of the decoded text, which `counted` returns.
+    """
     draw, tokenizer = random.Random(0), vocabulary.tokenizer
     weights, following = table.weights, table.next_state
     eos = next(iter(vocabulary.special), None)
@@ -421,6 +427,8 @@ def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows
             continue  # the row ends inside a character, or with white space that decoding strips
         text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         if count != counted(text):
-            pieces = f"{tokenizer.convert_ids_to_tokens(ids)} decodes to {text!r}, {counted(text)} {table.unit}s"
-            rule = f"{table.unit}s of {type(tokenizer).__name__} cannot be counted piece by piece"
+            pieces = (
+                f"{tokenizer.convert_ids_to_tokens(ids)} decodes to {text!r}, {counted(text)} {plural(table.unit)}"
+            )
+            rule = f"{plural(table.unit)} of {type(tokenizer).__name__} cannot be counted piece by piece"
             raise ValueError(f"{rule}: {pieces}, not {count}; use length_unit='token'")

@@ -20,7 +20,7 @@ LONGEST = 10**7  # more units than a model produces; sums of lengths stay far fr
 
 
 def check_counts(**counts) -> None:
-    """Raise `ValueError` unless each count is a Python `int` of at least 1; a `bool` is invalid."""
+    """Raise `ValueError` unless each count is an integer of at least 1, see `is_integer`."""
     for name, count in counts.items():
         if not is_integer(count) or count < 1:
             raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
@@ -29,6 +29,13 @@ def check_counts(**counts) -> None:
 def is_integer(value) -> "TypeIs[int]":
     """Return whether a value is an integer of Python or NumPy, but not a `bool`."""
     return not isinstance(value, bool) and (isinstance(value, int) or isinstance(value, Integral))
+
+
+def plural(unit: Any) -> str:
+    """Return the words for a length unit in a message: `"characters"`, or `"units of 'sms'"` for other names."""
+    if unit in ("token", "character", "word", "byte", "grapheme"):
+        return f"{unit}s"
+    return f"units of {unit!r}" if isinstance(unit, str) else "units"
 
 
 def check_name(option: str, name, known) -> None:
@@ -59,9 +66,9 @@ def share_of(length: int, share: float) -> Fraction:
 
 def check_tolerance(tolerance, constraint) -> None:
     """
-    Raise `ValueError` if `tolerance` is invalid, or if it comes with another constraint than `"exact"`. `None` is
-    always valid. Other valid values are units (an `int` from 0), a share of the length (a `float` from 0 to under 1),
-    a pair of these, or a list with one item for each row.
+    Raise `ValueError` if `tolerance` is invalid, or if the constraint is not `"exact"`. `None` is always valid. Other
+    valid values are a number of units (an `int` from 0), a share of the length (a `float` from 0 to under 1), a pair
+    of such values (for shorter and for longer outputs), or a list with one item for each row.
     """
     if tolerance is None:
         return
@@ -76,7 +83,10 @@ def check_tolerance(tolerance, constraint) -> None:
 
 
 def parse_tolerance(words: Sequence[str]):
-    """Parse the tolerance of a command line: units (`4`), a share (`0.1`), or two of these, below and above."""
+    """
+    Parse the tolerance of a command line: either one word for both sides of the length, or two words, for shorter and
+    for longer outputs. A word is a number of units (`4`) or a share of the length (`0.1`).
+    """
     sides = tuple(int(word) if word.isdecimal() else float(word) for word in words)
     tolerance = sides[0] if len(sides) == 1 else sides
     check_tolerance(tolerance, "exact")
@@ -84,13 +94,13 @@ def parse_tolerance(words: Sequence[str]):
 
 
 def window_in(options) -> dict[str, Any]:
-    """Return the window of a configuration or of options as `{"tolerance": 4}`, or `{}` if there is no window."""
+    """Return `length_tolerance` of a configuration or of options as `{"tolerance": 4}`; `{}` if it is not set."""
     tolerance = getattr(options, "length_tolerance", None)
     return {} if tolerance is None else {"tolerance": tolerance}
 
 
 def units_of(length: int, side: int | float) -> int:
-    """Return one side of a window in units; `side` is a number of units, or a share of the length."""
+    """Return one side of a window in units. `side` is either a number of units or a share of the length."""
     if isinstance(side, float):
         return max(1, math.floor(share_of(length, side))) if side else 0
     return side
@@ -98,8 +108,8 @@ def units_of(length: int, side: int | float) -> int:
 
 def window_of(lengths: Sequence[int], tolerance, constraint: str | None = "exact") -> tuple[list[int], list[int]]:
     """
-    Return the lowest and the highest length of each window, in units. `check_tolerance` must have checked the
-    tolerance. Raise `ValueError` if `tolerance` is a list of another size than `lengths`.
+    Return two lists: the lowest and the highest allowed length for each of `lengths`, in units. `check_tolerance` must
+    have checked the tolerance. Raise `ValueError` if `tolerance` is a list, but not of the size of `lengths`.
 
     Shares are rounded down: 0.1 of 36 is 3 units, and the window is 33 to 39. A share above 0 is at least one unit. No
     window goes below 1. The window of the constraint `"min"` begins at the length, and ends at four times the length.
@@ -130,10 +140,11 @@ def window_of(lengths: Sequence[int], tolerance, constraint: str | None = "exact
 @dataclass(frozen=True)
 class Target:
     """
-    The target lengths of the outputs of a batch, `torch.LongTensor` of shape `(batch_size,)` each: `length` is the
-    planned length, `low` and `high` are the lowest and the highest allowed length. Without a window all three are
-    equal. `other` holds the table of a second unit and the limit in that unit, `(batch_size,)`. If the planned length
-    may be in another unit, `table` is the unit table of `low` and `high`.
+    The target lengths of the outputs of a batch, `torch.LongTensor` of shape `(batch_size,)` each. `length` is the
+    planned length, on which the decoder is conditioned. `low` and `high` are the lowest and the highest allowed
+    length. If there is no window, all three are equal. `other` is a pair: the unit table of a second unit, and the
+    limits in that unit, `(batch_size,)`. `table` is the unit table of `low` and `high`; it is set only if `length` may
+    be in a different unit.
     """
 
     length: torch.Tensor
@@ -145,7 +156,7 @@ class Target:
 
 def as_target(length, constraint, tolerance, batch_size: int, device: torch.device) -> Target:
     """
-    Check a request, and return it as a `Target`. A request is checked only here; a `Target` is not checked again.
+    Check the length, constraint and tolerance of a call, and return them as a `Target`, which is not checked again.
     Raise the errors of `as_length_tensor`, `check_constraint`, `check_tolerance` and `window_of`.
     """
     check_constraint(constraint)
@@ -157,7 +168,7 @@ def as_target(length, constraint, tolerance, batch_size: int, device: torch.devi
 
 
 def refuse_length() -> None:
-    """Raise `ValueError`, because this model ignores lengths."""
+    """Raise `ValueError`, because a length was given to a model that ignores lengths."""
     raise ValueError("length was given to a model with length_encoding='none'; pass a length_constraint too")
 
 
@@ -168,7 +179,7 @@ def given_or_default(length, config):
 
 
 def refuse_none() -> NoReturn:
-    """Raise `ValueError`, because the call has no length, but needs a length."""
+    """Raise `ValueError`, because a call that needs a length has none."""
     raise ValueError("no length was given; pass it to the call (length=75), or a default to from_pretrained")
 
 
@@ -176,13 +187,13 @@ def as_length_tensor(
     length, batch_size: int, device: torch.device, *, synchronize: bool = True, least: int = 1
 ) -> torch.Tensor:
     """
-    Check the requested length, and return it as a `torch.LongTensor` of shape `(batch_size,)`. `length` is one number
-    for all rows, or a list or tensor with one number for each row.
+    Check the requested length, and return it as a `torch.LongTensor` of shape `(batch_size,)`. `length` is either one
+    number for all rows, or a list or tensor with one number for each row.
 
     If `synchronize` is not set, the values of a tensor on an accelerator are not checked, because reading them would
     stall a training step. Raise `TypeError` if a length is not an integer (a `bool`, a float, NaN, a string). Raise
     `ValueError` if a length is below 1 or not below `LONGEST`, or if the numbers of lengths and rows differ. In a
-    tensor, lengths may go down to `least`, which is 0 if a row may have no length (`length_optional`).
+    tensor, the minimum is `least` instead of 1; it is 0 if a row may have no length (`length_optional`).
     """
     if isinstance(length, torch.Tensor):
         if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:

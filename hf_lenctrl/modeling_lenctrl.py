@@ -1,5 +1,5 @@
 """Length-controlled BART, Marian, mBART, Pegasus, M2M100, T5, mT5 and UMT5: mixins for the unchanged Hugging Face
-classes, then the classes of each family."""
+classes, then the classes of each model family."""
 
 from types import ModuleType
 from typing import Any
@@ -44,7 +44,7 @@ from .length_signal import CountsLabels, init_length_weights, tell_peft
 
 
 class _LengthControlBase(CountsLabels):
-    """Base class of base models and of models with a language-model head. It adds length control to their parts."""
+    """Base class of the models, with and without a language-model head. It adds length control to a model's parts."""
 
     config: PreTrainedConfig
 
@@ -59,7 +59,7 @@ class _LengthControlBase(CountsLabels):
             self.gradient_checkpointing_enable()
 
     def add_length_control(self: Any) -> None:
-        """Add length control to the parts that the stock class has built."""
+        """Add length control to the parts (encoder, decoder) that the class of transformers has built."""
         if hasattr(self, "model"):
             control(self.model, LengthControlledModel)
         else:  # a base model, or T5 with its language-model head
@@ -74,8 +74,8 @@ class _LengthControlBase(CountsLabels):
 
     def resize_token_embeddings(self: Any, *args, **kwargs):
         """
-        Resize the embeddings, as the base model does. Afterwards the caller must call `set_unit_table`, unless the
-        unit is a token.
+        Resize the embeddings, as the base model does, and the unit table. Then the caller must call `set_unit_table`,
+        unless the unit is `"token"`.
         """
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         self.get_decoder().resize_unit_table()
@@ -88,7 +88,7 @@ class _LengthControlBase(CountsLabels):
 
 
 class LengthControlledModel(_LengthControlBase):
-    """Base model whose `forward` takes `length`."""
+    """Base model, without a language-model head. Its `forward` takes `length`."""
 
     def forward(self, input_ids=None, attention_mask=None, decoder_input_ids=None, *args, length=None, **kwargs):
         """Run the base model's `forward`. For `length` and `progress`, see `LengthControlledDecoder.forward`."""
@@ -129,16 +129,17 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
         Run the base model's `forward` with more arguments.
 
         Args:
-            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units. By
-                default they are counted from `labels`, or in training without labels from `decoder_input_ids`;
-                otherwise they are `config.length`.
+            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested length in
+                units. By default it is counted from `labels`, or, in training if there are no labels, from
+                `decoder_input_ids`. Otherwise it is `config.length`.
             progress (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): See
                 `LengthControlledDecoder.forward`.
-            pair_ids (`torch.LongTensor` of shape `(batch_size, source_sequence_length)`, *optional*): For rows that
-                hold several pairs, the number of each token's pair, 0 for padding. Attention and positions stay within
-                a pair. The attention masks are ignored, and `length` has the shape of `progress`.
-            decoder_pair_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): The
-                number of the pair of each target token.
+            pair_ids (`torch.LongTensor` of shape `(batch_size, source_sequence_length)`, *optional*): For packed rows,
+                which hold several pairs of source and target: the id of each source token's pair, 0 for padding.
+                Attention and positions stay within a pair. The attention masks are ignored, and `length` has the shape
+                of `progress`.
+            decoder_pair_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): The id
+                of each target token's pair.
 
         Raises:
             `ValueError`: if there is no length, if a length is below 1, or if the labels of a row are only padding.
@@ -178,8 +179,8 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         """
-        Prepare the inputs, and add the progress, which is counted from all ids of each row so far. Beam search has
-        already reordered the rows.
+        Prepare the inputs, and add the progress (units so far), which is counted from all ids of each row. Beam search
+        has already reordered the rows.
         """
         model_inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         if self.config.counts_progress:
@@ -311,9 +312,9 @@ class LenCtrlUMT5ForConditionalGeneration(LengthControlledForConditionalGenerati
 
 def _make_parts(head: Any, stock: ModuleType) -> None:
     """
-    Make the classes of a family's parts, `LenCtrl{Family}{Encoder,Decoder,Attention}`, in this module. The classes
-    exist as soon as the module is imported, so that another process can unpickle a model. `control` gives these
-    classes to the parts of a model.
+    Create the encoder, decoder and attention classes of a model family, `LenCtrl{Family}{Encoder,Decoder,Attention}`,
+    in this module. The classes exist as soon as the module is imported, so that another process can unpickle a model.
+    `control` changes the classes of a model's submodules to these classes.
     """
     family = head.model_class.__name__.removeprefix("LenCtrl").removesuffix("Model")
     parts = {"Encoder": LengthControlledEncoder, "Decoder": LengthControlledDecoder, "Attention": LengthHeadAttention}
@@ -329,7 +330,7 @@ def _make_parts(head: Any, stock: ModuleType) -> None:
     CONTROLLED[LengthControlledModel, getattr(stock, f"{family}Model")] = head.model_class
     for made in (globals()[f"LenCtrl{family}Encoder"], globals()[f"LenCtrl{family}Decoder"], head.model_class):
         # transformers records hidden states and attentions only for registered classes. transformers 5.23 registers a
-        # class in `__init__`, which a part with a replaced class does not run, and has no public function for this.
+        # class in `__init__`, but `control` replaces a class later. There is no public function for this.
         dict.__setitem__(_CAN_RECORD_REGISTRY, str(made), made._can_record_outputs)
 
 

@@ -16,7 +16,7 @@ from .wrapper import LengthControlWrapper
 
 
 class _BaseModel:
-    """The base model of a `LenCtrlForCausalLM`, for libraries that add their own head, such as TRL's trainers."""
+    """The inner model of a `LenCtrlForCausalLM` without its head, for libraries that add a head, such as TRL."""
 
     def __init__(self, whole: Any):
         self.whole, self.inner = whole, whole.language_model.base_model
@@ -49,14 +49,14 @@ class LenCtrlForCausalLM(LengthControlWrapper):
     """
     A model of `AutoModelForCausalLM` whose `forward` and `generate` take `length`.
 
-    The length is that of the answer. The encoding is added to the last token of the prompt, which predicts the first
-    token of the answer, and to the tokens of the answer. Earlier tokens do not change, so the cache of a prompt serves
-    every length. Earlier answers of a chat belong to the prompt.
+    `length` is the length of the answer. The length encoding is added to the answer tokens, and to the last prompt
+    token, which predicts the first answer token. Earlier prompt tokens get no encoding, so the same prompt cache works
+    for all lengths. Earlier answers of a chat belong to the prompt.
 
     Args:
         config (`LenCtrlCausalLMConfig`): Configuration of the new model.
-        language_model (`PreTrainedModel`, *optional*): The causal model, which becomes a part of the new model; by
-            default a model that is built from `config.text_config`.
+        language_model (`PreTrainedModel`, *optional*): The causal model to wrap. By default it is built from
+            `config.text_config`.
     """
 
     config_class = LenCtrlCausalLMConfig
@@ -72,15 +72,16 @@ class LenCtrlForCausalLM(LengthControlWrapper):
     @property
     def base_model(self):
         """
-        Return the inner model's base model, wrapped so that it reads the length. The outputs have `last_hidden_state`.
+        Return the inner model without its head, in a wrapper that takes `length`. The outputs have
+        `last_hidden_state`.
         """
         return _BaseModel(self)
 
     def _count_answers(self, args, kwargs):
         """
-        Count the answers in a hook before `forward`, for trainers that replace `forward`, because TRL's `forward`
-        passes no labels to the base model. The call's length or else `config.length`, if set, replaces the counted
-        lengths.
+        Count progress and length of each answer from the labels, in a hook that runs before `forward`. Some trainers,
+        such as TRL's, need the hook, because they replace `forward` and pass no labels to the base model. If the call
+        has a length, use this length instead. If only `config.length` is set, use `config.length` instead.
         """
         labels, length = kwargs.get("labels"), kwargs.get("length")
         replaced = "forward" in vars(self) and self.config.length_controlled
@@ -102,7 +103,7 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
     def _progress_and_length(self, labels, length, progress, cache, embeds, mask):
         """
-        Return progress `(batch_size, sequence_length)` and lengths `(batch_size,)`. Count them if they are not given.
+        Return progress `(batch_size, sequence_length)` and lengths `(batch_size,)`. Count each if it is not given.
         """
         rows, columns = embeds.shape[:2]
         if labels is not None and progress is None:
@@ -146,13 +147,13 @@ class LenCtrlForCausalLM(LengthControlWrapper):
         Run the inner model's `forward` with more arguments.
 
         Args:
-            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units of
-                each answer. By default they are counted from the labels, or are `config.length` if there are no
+            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested length of
+                each answer, in units. By default it is counted from the labels, or is `config.length` if there are no
                 labels.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units of the answer
-                produced before each prediction, -1 where no answer is predicted. By default counted from the labels.
-                If there are no labels, all `input_ids` are the prompt, and the last token that is not padding predicts
-                the first token of the answer.
+                produced before each prediction, -1 where no answer is predicted. By default it is counted from the
+                labels. If there are no labels, all `input_ids` are the prompt, and the last token that is not padding
+                predicts the first token of the answer.
             prompt (`PromptSpan`, *optional*): Ignored; `generate` with an adapter requires that this name exists.
 
         Raises:
@@ -171,8 +172,8 @@ class LenCtrlForCausalLM(LengthControlWrapper):
     @takes_cache
     def generate(self, inputs=None, *args, cache=None, **kwargs):
         """
-        Generate answers. See `LengthControlledGeneration.generate`. The length is that of the answer, without the
-        prompt.
+        Generate answers. See `LengthControlledGeneration.generate`. `length` is the length of the answer only, not of
+        the prompt.
         """
         if kwargs.get("inputs_embeds") is not None:
             raise ValueError("generate needs the prompt's ids, got inputs_embeds; pass input_ids")
@@ -191,9 +192,9 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
     def _remove_answer(self, cache: Cache, first: int) -> None:
         """
-        Remove the columns from `first` on (the last token of the prompt, and the answer) from a cache after a call,
-        because they contain the length encoding. The next call of a chat then reads the answer as a part of the
-        prompt. If a cache cannot be cut, empty the cache.
+        Truncate the cache at column `first` after a call. This removes the last prompt token and the answer, whose
+        cached states contain the length encoding. The next call of a chat then reads the answer as a part of the
+        prompt. If the cache cannot be truncated, empty it.
         """
         try:
             cache.crop(min(first - int(cache.get_seq_length()), 0))
@@ -207,8 +208,8 @@ class LenCtrlForCausalLM(LengthControlWrapper):
         self, input_ids, prompt: PromptSpan | None = None, length=None, **kwargs
     ):
         """
-        Prepare the inner model's inputs, and add the progress, which is counted from the ids of the answer so far.
-        Beam search has already reordered the rows.
+        Prepare the inner model's inputs, and add the progress (units so far), which is counted from all ids of the
+        answer. Beam search has already reordered the rows.
         """
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
@@ -230,9 +231,9 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
 def _check_cached(cache: Cache, start: int, columns: int) -> None:
     """
-    Raise `ValueError` if the `columns` ids of a call do not continue a cache. The ids either follow the cache, which
-    then has `start` columns, or begin with the cached ids, and then `start` is 0. A call removes its answer from the
-    cache, so the next call needs the answer's ids.
+    Raise `ValueError` if the `columns` ids of a call do not continue a cache. Two cases are valid: (1) the ids follow
+    the cache, which has `start` columns; (2) the ids begin with the cached ids, and `start` is 0. Each call removes
+    its answer from the cache, so the next call must pass the ids of the answer.
     """
     cached = int(cache.get_seq_length())
     if start not in (0, cached) or start == 0 and columns <= cached:

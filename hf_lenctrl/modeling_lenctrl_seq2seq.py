@@ -16,8 +16,8 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
 
     Args:
         config (`LenCtrlSeq2SeqLMConfig`): Configuration of the new model.
-        language_model (`PreTrainedModel`, *optional*): The encoder-decoder, which becomes a part of the new model; by
-            default a model that is built from `config.text_config`.
+        language_model (`PreTrainedModel`, *optional*): The encoder-decoder to wrap. By default it is built from
+            `config.text_config`.
     """
 
     config_class = LenCtrlSeq2SeqLMConfig
@@ -26,7 +26,7 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
 
     @property
     def embed_tokens(self):
-        """Return the token embeddings of the decoder; raise `ValueError` if the decoder has none."""
+        """Return the token embeddings of the decoder. Raise `ValueError` if the decoder has no embeddings."""
         decoder = self.language_model.get_decoder()
         if not hasattr(decoder, "get_input_embeddings"):  # FSMT's decoder lacks this method
             name = type(self.language_model).__name__
@@ -40,9 +40,9 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
 
     @property
     def _positions(self) -> int | None:
-        """Return the number of decoder positions; `None` for no limit."""
+        """Return the maximum number of decoder positions; `None` if there is no maximum."""
         config = self.config.text_config
-        names = ("max_decoder_position_embeddings", "max_position_embeddings")  # the first is LED's
+        names = ("max_decoder_position_embeddings", "max_position_embeddings")  # LED has the first name
         found = (getattr(part, name, None) for part in (config, self.config.get_text_config(True)) for name in names)
         return next((positions for positions in found if positions is not None), None)
 
@@ -76,7 +76,7 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
         Run the inner model's `forward` with two more arguments, `length` and `progress`.
 
         For both arguments and for errors, see `LengthControlledForConditionalGeneration.forward`. The other arguments
-        are those of the inner model. A call also needs decoder ids, decoder embeddings or labels.
+        are those of the inner model. A call must also pass decoder ids, decoder embeddings or labels.
         """
         ids: torch.Tensor | None = decoder_input_ids
         embeds: torch.Tensor | None = decoder_inputs_embeds
@@ -103,12 +103,12 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
         return self._run_inner(kwargs, cache)
 
     def _prepare_generation_config(self, generation_config, **kwargs):
-        """Rename `length` to `decoder_length`, because `generate` passes no argument `decoder_...` to the encoder."""
+        """Rename `length` to `decoder_length`, because `generate` does not pass `decoder_...` to the encoder."""
         config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         return config, {"decoder_length" if name == "length" else name: x for name, x in model_kwargs.items()}
 
     def prepare_inputs_for_generation(self, input_ids, decoder_length=None, **kwargs):  # type: ignore[override]
-        """Prepare the inner model's inputs, and add the progress, which is counted from all ids of each row so far."""
+        """Prepare the inner model's inputs, and add the progress: the units so far, counted from all ids of a row."""
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
             return model_inputs

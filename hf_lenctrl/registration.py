@@ -1,7 +1,8 @@
 """Registration of the models in the Auto classes and in `pipeline` of transformers, without importing the models.
 
-transformers keeps classes in tables, and importing a model class takes seconds. So each table gets a `Lazy` part when
-transformers is imported. Then `import hf_lenctrl` imports no model, and `lenctrl --help` needs no torch.
+transformers keeps classes in tables, such as `CONFIG_MAPPING`. Importing a model class takes seconds, so each table
+gets a `Lazy` mapping, which imports a class when the class is looked up. Then `import hf_lenctrl` imports no model,
+and `lenctrl --help` needs no torch.
 """
 
 import importlib
@@ -68,9 +69,9 @@ def load(place: str) -> Any:
 
 class Lazy(MutableMapping):
     """
-    A mapping with the items of `known` and of `places`. A value of `places`, `"module:name"`, is imported when the
-    value is looked up. A key of `places` may be `"module:name"` too. Such a key stands for a class, which is imported
-    when the keys are iterated.
+    A mapping with the items of `known` and of `places`. A value of `places` is a string, `"module:name"`. A look-up
+    imports and returns the object of this name. A key of `places` may be `"module:name"` too. Such a key stands for a
+    class, which is imported when the keys are iterated.
     """
 
     def __init__(self, known: MutableMapping, places: dict[str, str]):
@@ -102,7 +103,7 @@ class Lazy(MutableMapping):
 
 
 def _fill(name: str) -> None:
-    """Add `Lazy` parts to the tables of an imported module of transformers."""
+    """Put `Lazy` mappings into the tables of an imported module of transformers."""
     for table, places in TABLES[name].items():
         mapping = getattr(sys.modules[name], table)
         # transformers stores registered classes in this attribute, which is private in transformers 5.23.
@@ -112,10 +113,13 @@ def _fill(name: str) -> None:
 
 
 class _Filler(MetaPathFinder):
-    """An import hook for the modules in `TABLES`. It uses the other finders, and fills the tables after the import."""
+    """
+    An import hook for the modules of transformers in `TABLES`. The other finders of `sys.meta_path` import a module;
+    then `_fill` adds our classes to its tables.
+    """
 
     def find_spec(self, name, path=None, target=None):
-        """Find the spec of a module in `TABLES`; return `None` for all other modules."""
+        """Return the import spec of a module in `TABLES`; `None` for all other modules."""
         if name not in TABLES:
             return None
         found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
@@ -132,7 +136,7 @@ class _Filler(MetaPathFinder):
 
 
 def register() -> None:
-    """Register the models: fill the tables of transformers now if they are imported, otherwise after their import."""
+    """Register the models: fill each table of transformers, now if its module is imported, otherwise on import."""
     for name in TABLES:
         if name in sys.modules:
             _fill(name)

@@ -1,4 +1,6 @@
-"""Unit tables that are saved next to a tokenizer, because building the table of a large vocabulary takes seconds."""
+"""
+Functions that save and read unit tables next to a tokenizer. Building the table of a large vocabulary takes seconds.
+"""
 
 import hashlib
 import json
@@ -22,13 +24,13 @@ except ImportError:
     columns_version = ""
 
 logger = logging.get_logger(__name__)
-_SOURCES = ("character_costs.py", "length_units.py", "text_units.py", "unit_vocabulary.py")  # they build a table
+_SOURCES = ("character_costs.py", "length_units.py", "text_units.py", "unit_vocabulary.py")  # this code builds a table
 
 
 def read_table(tokenizer, unit: str) -> tuple[torch.Tensor, torch.Tensor] | None:
     """
-    Return the weights and next states that `write_table` saved next to a tokenizer, `(S, V)` each. Return `None` if
-    there is no file. If the file was made from another tokenizer or version, warn and return `None`.
+    Return the weights and next states that `write_table` saved next to a tokenizer, `(S, V)` each. If there is no
+    file, return `None`. If the file is of another tokenizer or package version, warn and return `None`.
     """
     file = _file_of(tokenizer, unit)
     if file is None or not file.is_file():
@@ -68,8 +70,8 @@ def write_table(tokenizer, unit: str, weights: torch.Tensor, next_state: torch.T
 
 def _file_of(tokenizer, unit: str) -> Path | None:
     """
-    Return the path of a table, below the folder of its tokenizer; `None` if the tokenizer has no folder. The table is
-    in a subfolder, because vLLM loads every safetensors file in a model's folder as weights.
+    Return the path of a table's file. This file is in a subfolder of the tokenizer's folder, because vLLM loads every
+    safetensors file in a model's folder as weights. If the tokenizer has no folder, return `None`.
     """
     name = str(getattr(tokenizer, "name_or_path", None) or "")
     folder = Path(name) if name and Path(name).is_dir() else None
@@ -83,7 +85,7 @@ def _file_of(tokenizer, unit: str) -> Path | None:
 
 
 def _made_from(tokenizer, unit: str) -> str:
-    """Return a hash of everything that a table depends on: tokenizer, unit, versions and code."""
+    """Return a hash of all that a table depends on: tokenizer, unit, package versions and code."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         size, special = entries_of(tokenizer)

@@ -1,4 +1,4 @@
-"""A check of the files that an index of sharded weights names."""
+"""A check of the file names in an index of sharded weights."""
 
 import json
 from pathlib import Path, PureWindowsPath

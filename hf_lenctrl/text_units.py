@@ -79,8 +79,9 @@ _SYLLABLES = {
 
 def _matches(pattern: regex.Pattern, kinds: str, kind: regex.Pattern) -> Unit:
     """
-    Build the unit that counts the matches of a pattern. `kinds` has a character of each kind, in the order of the
-    groups of `kind`. Endings of at most two characters tell the states apart.
+    Build the unit that counts the matches of `pattern`. The pattern `kind` has a group for each kind of character.
+    `kinds` has an example of each kind, in the order of the groups. Endings of at most two characters are enough to
+    tell two states apart.
     """
     endings = [*kinds, *map("".join, itertools.product(kinds, repeat=2))]
     return Learned(lambda text: len(pattern.findall(text)), endings, lambda one: kinds[kind.match(one).lastindex - 1])
@@ -93,7 +94,7 @@ def _utf_16() -> Unit:
 def _sms() -> Unit:
     """
     Build the unit of SMS, which counts septets of GSM-7. A character outside GSM-7 would turn the whole message into
-    UCS-2. So a constraint forbids such a character, and it counts 1000, so that no text with it fits.
+    UCS-2. So a constraint forbids such a character. It counts 1000, so that no text with this character fits.
     """
     cost = {**dict.fromkeys(_GSM_7, 1), **dict.fromkeys(_GSM_7_EXTENSION, 2)}
     return Unit(None, lambda state, units: (units, state, units < 1000), lambda character: cost.get(character, 1000))
@@ -111,8 +112,8 @@ def _arial() -> Unit:
 
 def _post() -> Unit:
     """
-    Build the unit of posts on X, which counts their weight. A constraint forbids addresses, joined emoji and keycaps,
-    because their weight is known only at their end.
+    Build the unit of posts on X, which counts characters with the weights of X. A constraint forbids URLs, joined
+    emoji and keycaps, because the weight of such a sequence is known only at its end.
     """
     unit = Unit("space", _post_step, _post_kind)
 
@@ -126,7 +127,7 @@ def _post() -> Unit:
 
 
 def _post_kind(character: str) -> tuple[int, str]:
-    """Return the weight of a character in composed form, and its sign, which is the name of its group in `_SIGN`."""
+    """Return two values: the weight of a character in NFC form, and its sign, the name of its group in `_SIGN`."""
     sign = _SIGN.match(character)
     weight = sum(1 if _LIGHT.match(part) else 2 for part in unicodedata.normalize("NFC", character))
     return weight, "other" if sign is None else sign.lastgroup
@@ -134,8 +135,8 @@ def _post_kind(character: str) -> tuple[int, str]:
 
 def _post_step(last: str, kind: tuple[int, str]) -> tuple:
     """
-    Return the weight of a character after the state `last`, the next state, and whether a constraint may allow the
-    character.
+    Return the transition for a character of `kind` after the state `last`, see `Unit`: the weight, the next state, and
+    whether a constraint may allow the character.
     """
     weight, sign = kind
     if (last, sign) in _JOINS:

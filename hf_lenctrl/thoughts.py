@@ -1,4 +1,4 @@
-"""Separation of a model's thoughts from its answer. Thoughts do not count, and no constraint applies to them."""
+"""Separation of thoughts (reasoning text) from the answer. No constraint applies to thoughts; they do not count."""
 
 import math
 from collections.abc import Sequence
@@ -10,28 +10,29 @@ import torch
 from torch.nn.functional import pad
 from transformers.generation import LogitsProcessor
 
-from .lengths import is_integer
+from .lengths import is_integer, plural
 from .unit_vocabulary import UnitVocabulary, entries_of
 
 
 WHITE = b" \t\r\n"  # white space between the marker and the answer, which does not count
-_ROOM = 32_768  # tokens of thoughts if a call has no budget, as the makers of thinking models recommend
+_ROOM = 32_768  # maximum tokens of thoughts if a call sets no budget, as makers of thinking models recommend
 _BLANKS = 8  # maximum number of white-space entries between a marker and the end of a prompt
 
 
 class AnswerMarker:
     """
-    A search in ids for the marker that ends the thoughts. A marker is a text, which entries may split anywhere, or
-    ids.
+    The marker that ends the thoughts, such as `</think>`, and an automaton that finds the marker in ids. A marker is
+    either a text, which vocabulary entries may split anywhere, or a list of ids.
 
-    An automaton reads the symbols of the entries: the bytes of a text, or the ids themselves. Its state is the number
-    of symbols of the marker that are read (Knuth, Morris & Pratt 1977). From state `s`, entry `v` leads to
-    `following[s, v]`. The value `len(symbols) + i` means that the marker ended in the entry, and that `rests` maps the
-    rest of the entry to `i`.
+    If the marker is a text, the automaton reads the bytes of the entries; otherwise it reads the ids. These are the
+    symbols. A state is the number of symbols of the marker that are read (Knuth, Morris & Pratt 1977). From state `s`,
+    entry `v` leads to `following[s, v]`. The value `len(symbols) + i` means that the marker ended in the entry, and
+    that `rests` maps the rest of the entry to `i`.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): A tokenizer that decodes by pieces, see `UnitTable.from_tokenizer`.
-        marker (`str` or `list[int]`): A text, which may have special tokens; or ids, which match only these ids.
+        marker (`str` or `list[int]`): Either a text, which may have special tokens, or ids, which match only these
+            ids.
 
     Raises:
         `ValueError`: if the tokenizer cannot encode the marker.
@@ -67,8 +68,8 @@ class AnswerMarker:
 
         for end in range(2, most + 1):
             shorter[end] = step(shorter[end - 1], symbols[end - 1])
-        # For each first symbol, these states have another successor than the start state. From all other states an
-        # entry leads to the same state as from the start state.
+        # `apart` holds, for each first symbol, the states with another successor than the start state. From all other
+        # states an entry leads to the same state as from the start state.
         apart = {x: [s for s in range(1, most) if step(s, x) != step(0, x)] for x in {*symbols}}
         following = torch.zeros(most, len(entries), dtype=torch.long)
         for i, entry in enumerate(entries):
@@ -94,9 +95,9 @@ class AnswerMarker:
 
     def split(self, ids: Sequence[int], closed: bool = False) -> tuple[str, str | None]:
         """
-        Split generated `ids` into two texts: thoughts, without white space around them, and the answer, without white
-        space before it. The answer is `None` if there is no marker. If the prompt has `closed` the thoughts, all ids
-        are the answer.
+        Split generated `ids`. Return two texts: the thoughts, and the answer. Remove the white space around the
+        thoughts and before the answer. If there is no marker, the answer is `None`. If `closed` is set, the prompt
+        ended the thoughts, so all ids are the answer.
         """
         ids = [i for i in ids if i < len(self.data)]  # no tokenizer decodes larger ids
         end = 0 if closed else self._end(ids)
@@ -116,9 +117,9 @@ class AnswerMarker:
 
     def tables(self, table: Any) -> tuple[Any, Any]:
         """
-        Return two tables for answers: a `UnitTable` that does not count white space at the start, and a copy with one
-        more entry for each of `rests`. The added entry replaces the entry that ends the marker. Both tables are
-        cached.
+        Return two tables that count answers: a `UnitTable` that does not count white space at the start, and a copy
+        that has an added entry for each item of `rests`. The added entry stands for the rest of the entry in which the
+        marker ends. Both tables are cached.
         """
         made = self._made.get(table)
         if made is None or made[0] is not table.weights:
@@ -144,7 +145,9 @@ class AnswerMarker:
         rests = [(0, 0), *((1, 1) if tokens else count.of(rest) for rest in [*self.rests][1:])]
         if None in rests:
             rest = [*self.rests][rests.index(None)].decode(errors="replace")
-            raise ValueError(f"{rest!r} after a marker cannot be counted in {table.unit}s; pass length_unit='token'")
+            raise ValueError(
+                f"{rest!r} after a marker cannot be counted in {plural(table.unit)}; pass length_unit='token'"
+            )
         weights, following = weights.clone(), following.clone()
         weights[0], following[0] = torch.tensor(units), torch.tensor(states)
         own = torch.arange(len(weights)).unsqueeze(1)
@@ -167,7 +170,7 @@ class _Count:
 
     def of(self, data: bytes) -> tuple[int, int] | None:
         """
-        Return two values for bytes that begin a text: the units, `~units` if the text is invalid, and the next state.
+        Return two values for bytes that begin a text: the units (`~units` if the text is invalid), and the next state.
         Return `None` if no entries form the bytes.
         """
         entries = self._entries(data, self.first)
@@ -188,14 +191,14 @@ class _Count:
 
 class Thoughts:
     """
-    A counter of the units of the answers in a batch. Each answer follows its marker.
+    A counter of the units of the answers in a batch. Only the text after the end-of-thoughts marker counts.
 
-    After the marker, the state of a text is its state in `table`. Before the marker, it is `~state` of the marker's
-    automaton, which is below 0.
+    After the marker, the state of a text is its state in `table`. Before the marker, the state of a text is `~s`,
+    which is below 0; `s` is the state of the marker's automaton.
 
     Args:
-        marker (`AnswerMarker`): The marker before an answer.
-        table (`UnitTable`): Table of the model's vocabulary.
+        marker (`AnswerMarker`): The marker that ends the thoughts.
+        table (`UnitTable`): Unit table of the model's vocabulary.
         budget (`int`, *optional*): Maximum number of tokens of the thoughts.
     """
 
@@ -218,7 +221,8 @@ class Thoughts:
 
     def _read(self, ids: torch.Tensor) -> torch.Tensor:
         """
-        Return the automaton's state after each of `ids (rows, positions)`. The automaton starts again after a marker.
+        Return the state of the marker's automaton after each of `ids (rows, positions)`. The automaton starts again
+        after a marker.
         """
         state = torch.zeros_like(ids)
         while True:  # fixed-point iteration; few rounds, because only the last symbols matter
@@ -229,8 +233,8 @@ class Thoughts:
 
     def behind(self, state: int | torch.Tensor, entries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return the units and the states after each of the `entries (n,)`, `(n,)` each. The entries follow thoughts in
-        `state`, which is one state for all entries or one for each, `(n,)`.
+        Return the units and the states after each of the `entries (n,)`, `(n,)` each. The thoughts before an entry
+        are in `state`, which is either one state for all entries or a tensor `(n,)`.
         """
         reached = self._following[~state, entries]
         rest = reached - len(self._following)
@@ -239,16 +243,19 @@ class Thoughts:
         return torch.where(rest < 0, 0, units), torch.where(rest < 0, ~reached, to)
 
     def closed(self, prompt: torch.Tensor) -> torch.Tensor:
-        """Return whether each prompt `(rows, positions)` ends with a marker and optional white space: `(rows,)`."""
+        """
+        Return a boolean tensor, `(rows,)`: whether each row of `prompt (rows, positions)` ends with the marker,
+        optionally followed by white space.
+        """
         end = prompt[:, -len(self._following) - _BLANKS :]
         blank = pad(self._blank[end].long().flip(1).cumprod(1).flip(1), (0, 1), value=1)[:, 1:]
         return ((self._read(end) == len(self._following)) & (blank == 1)).any(dim=1)
 
     def _answers(self, written: torch.Tensor, closed: torch.Tensor | None):
         """
-        Find the answers in `written (rows, T)`, the ids after the prompt. Return for each row, `(rows,)` each, the
-        last state of the marker's automaton, whether the row has a marker, and the column of the marker's end, 0 for
-        the prompt. Return also the answers, moved left, with the marker's end in the first column.
+        Find the answers in `written (rows, T)`, the ids after the prompt. Return four tensors: (1) the last state of
+        the marker's automaton, `(rows,)`; (2) whether a row has a marker, `(rows,)`; (3) the column where the marker
+        ends, `(rows,)`, 0 for the prompt; (4) the answers, moved left, so that the marker ends in column 0.
         """
         most = len(self._following)
         before = written.new_zeros(len(written)) if closed is None else most * closed.long()
@@ -276,7 +283,8 @@ class Thoughts:
 
     def count_and_state(self, ids: torch.Tensor, prompt: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return the units and the state of each answer, `(rows,)` each. `ids (rows, positions)` begin with the prompt.
+        Return the units and the state of each answer, `(rows,)` each. The first `prompt` columns of
+        `ids (rows, positions)` are the prompt.
         """
         read, begun, start, answers = self._answers(ids[:, prompt:], self.closed(ids[:, :prompt]))
         last = (ids.shape[1] - prompt - start).unsqueeze(1)
@@ -295,14 +303,15 @@ class Thoughts:
 
 class ThinkingBudgetLogitsProcessor(LogitsProcessor):
     """
-    A logits processor that forces the marker after the first `prompt_length` positions and the budget of `thoughts`.
+    A logits processor that forces the end-of-thoughts marker if the thoughts have used up their budget. The first
+    `prompt_length` positions are the prompt.
     """
 
     def __init__(self, thoughts: Thoughts, prompt_length: int = 0):
         self.thoughts, self.prompt_length = thoughts, prompt_length
 
     def __call__(self, input_ids, scores):
-        """Return the scores `(rows, vocab_size)` with forced markers, for ids `(rows, sequence_length)`."""
+        """Return the scores `(rows, vocab_size)`, with the marker forced, for ids `(rows, sequence_length)`."""
         over, marker = input_ids.shape[1] - self.prompt_length - self.thoughts.budget, self.thoughts.marker.ids
         if not 0 <= over < len(marker):
             return scores
@@ -316,7 +325,10 @@ _marker = lru_cache(maxsize=8)(AnswerMarker)
 
 
 def check_thinking(length_from, budget) -> None:
-    """Raise `TypeError` or `ValueError` if the marker or the budget is invalid, or if a budget has no marker."""
+    """
+    Raise `TypeError` or `ValueError` if the marker, `length_from`, or the budget is invalid. Raise `ValueError` if
+    there is a budget but no marker.
+    """
     if budget is not None and (not is_integer(budget) or budget < 0):
         raise ValueError(f"thinking_budget must be an integer of at least 0, got {budget!r}; pass 500")
     if length_from is None:
@@ -332,7 +344,8 @@ def check_thinking(length_from, budget) -> None:
 
 def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
     """
-    Return the cached `AnswerMarker` of a call. Raise `ValueError` if the tokenizer is missing or cannot encode it.
+    Return the cached `AnswerMarker` of a call. Raise `ValueError` if the tokenizer is missing or cannot encode the
+    marker.
     """
     if tokenizer is None:
         raise ValueError(f"length_from={length_from!r} needs the model's tokenizer; pass tokenizer=tokenizer")
@@ -341,8 +354,8 @@ def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
 
 def thoughts_of(length_from, tokenizer, table: Any, budget: int | None = None) -> Thoughts | None:
     """
-    Return the `Thoughts` of a call. If `length_from` is `None`, return `None`; if it is a `Thoughts`, return it
-    unchanged. Raise the errors of `check_thinking` and `marker_of`.
+    Return the `Thoughts` of a call. If `length_from` is `None`, return `None`. If `length_from` is already a
+    `Thoughts`, return this object. Raise the errors of `check_thinking` and `marker_of`.
     """
     if isinstance(length_from, Thoughts):
         return length_from

@@ -1,4 +1,4 @@
-"""The decoded bytes of each entry of a tokenizer's target vocabulary, and the automaton that counts units."""
+"""The decoded bytes of each entry of a tokenizer's target vocabulary, and the automata that count its units."""
 
 import json
 import math
@@ -12,14 +12,14 @@ import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 
-_MOST_STATES = 250  # maximum number of states in the table of a cost; the id of a state is one byte
+_MOST_STATES = 250  # maximum number of states in the table of a `Unit`; the id of a state is one byte
 _MOST_ENTRIES = 16_000_000  # maximum number of cells of the table; a large vocabulary gets fewer states
 # These are the characters of more than one byte at which `str.split` splits.
 _WIDE_SPACES = [c.encode("utf-8") for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
 
 
 def skipped_ids(tokenizer) -> set[int]:
-    """Return the ids that `decode(skip_special_tokens=True)` skips; exactly these ids add nothing to a text."""
+    """Return the ids that `decode(skip_special_tokens=True)` skips. Exactly these ids add nothing to a text."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return set(tokenizer.all_special_ids)
@@ -28,7 +28,7 @@ def skipped_ids(tokenizer) -> set[int]:
 
 
 def entries_of(tokenizer) -> tuple[int, set[int]]:
-    """Return the number of entries of a tokenizer's target vocabulary, and the ids among them that add nothing."""
+    """Return two values: the size of a tokenizer's target vocabulary, and the ids of entries that add no text."""
     special = skipped_ids(tokenizer)
     # M2M100 does not count its language codes in its size.
     codes = special | set(getattr(tokenizer, "lang_code_to_id", {}).values())
@@ -38,7 +38,10 @@ def entries_of(tokenizer) -> tuple[int, set[int]]:
 
 
 class UnitVocabulary:
-    """The bytes of each entry of a tokenizer's target vocabulary: `first` at a text's start, `later` elsewhere."""
+    """
+    The bytes of each entry of a tokenizer's target vocabulary. `first` has the bytes at the start of a text, `later`
+    has the bytes at any other place.
+    """
 
     def __init__(self, tokenizer, vocab_size: int, special: set[int]):
         self.tokenizer, self.special = tokenizer, special
@@ -46,7 +49,7 @@ class UnitVocabulary:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         kept = None if backend is None else backend.decoder
         decoder = None if kept is None else json.loads(kept.__getstate__())
-        # Marian and M2M100 strip the joined text: it neither starts nor ends with white space.
+        # Marian and M2M100 strip the joined text, which then neither starts nor ends with white space.
         self.strips = hasattr(tokenizer, "spm_target") or hasattr(tokenizer, "sp_model")
         if self.strips:
             single = _single_bytes(tokenizer)
@@ -74,13 +77,14 @@ class UnitVocabulary:
             )
 
     def texts(self, most: int = 1000) -> list[str]:
-        """Return at most `most` texts of entries that are valid UTF-8, spread evenly over the vocabulary."""
+        """Return the texts of at most `most` entries, spread evenly over the vocabulary, that are valid UTF-8."""
         whole = [text for text, rest in map(_split_utf8, self.later) if text and not rest]
         return whole[:: len(whole) // most + 1]
 
     def machine(self, unit: str) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Build the automaton. Return weights and next states of all entries in all reachable states, `(S, V)` each.
+        Build the automaton that counts `unit`. Return the weights (added units) and the next states of all entries in
+        all reachable states, `(S, V)` each.
         """
         # A state holds: whether text has started, whether white space is last, the bytes of an incomplete character.
         order: list[tuple] = [(False, True, b""), (True, False, b"")]
@@ -94,8 +98,8 @@ class UnitVocabulary:
 
     def _sort(self, data: bytes, unit: str) -> Hashable:
         """
-        Return the class of an entry with these bytes. Entries of the same class have the same weight and next state in
-        all states without an incomplete character.
+        Return the class of an entry with the bytes `data`. Entries of the same class have the same weight and next
+        state in all states without an incomplete character.
         """
         text, rest = _split_utf8(data)
         if text is None:
@@ -104,7 +108,7 @@ class UnitVocabulary:
         return units, bool(text), bool(text.strip()), text[:1].isspace(), text[-1:].isspace(), _canonical(rest, unit)
 
     def _write(self, state, i: int, unit: str):
-        """Return the weight of entry `i` and the state after it."""
+        """Return the weight of entry `i` (`~units` if a constraint forbids the entry), and the next state."""
         started, white, waiting = state
         data = self.later[i] if started else self.first[i]
         text, rest = _split_utf8(waiting + data)
@@ -132,14 +136,14 @@ class _Piece(NamedTuple):
     """The decoded text of an entry."""
 
     kinds: tuple[int, ...] | None  # kinds of its characters; `None` if its bytes are not a text by themselves
-    open: bytes  # first bytes of an incomplete character at its end
+    open: bytes  # first bytes of an incomplete character at the end
     blank: bool  # whether it is only white space
     white: bool  # whether its last character is white space
     data: bytes  # its bytes if `kinds` is `None`
 
 
 class _Kinds(dict):
-    """A dictionary from a character to its kind, because reading a dictionary is faster than a call."""
+    """A dictionary from a character to its kind. Reading a dictionary is faster than a call of `Unit.kind`."""
 
     def __init__(self, costs: Any):
         super().__init__()
@@ -159,8 +163,8 @@ class CostVocabulary:
 
     A character that is split over entries counts at its last byte. A state holds the context (the state of the `Unit`)
     and the group of the incomplete character at the end. A group is an equivalence class of first bytes with the same
-    continuations. If there are too many groups, only the most useful groups get a state. A constraint forbids the
-    other groups. These count as the most expensive character, so that no count is too low.
+    continuations. If there are too many groups, only the most useful groups get a state. A constraint forbids
+    characters of the other groups. They count as the most expensive character, so that no count is too low.
 
     Args:
         vocabulary (`UnitVocabulary`): The decoded entries.
@@ -208,7 +212,7 @@ class CostVocabulary:
                 many = (few + many) // 2
 
     def _begun(self) -> Counter:
-        """Count how often the entries begin each incomplete character. A key is (missing bytes, group)."""
+        """Count how often characters in entries begin with each group of bytes. A key is (missing bytes, group)."""
         pieces = zip(self.vocabulary.later, self.later, strict=True)
         text = b"".join(data[: len(data) - len(piece.open)] for data, piece in pieces if not piece.data).decode()
         characters = [(one.encode(), number) for one, number in Counter(text).items()]
@@ -221,8 +225,8 @@ class CostVocabulary:
 
     def _contexts(self) -> list[int]:
         """
-        Return the reachable contexts, sorted, and before them the loose contexts, each of which represents several
-        similar contexts (see `Unit.loose`).
+        Return the reachable contexts, sorted. The merged contexts come first. Each merged context represents several
+        similar contexts, see `Unit.loose`.
         """
         kinds, contexts = self.costs.opened.kinds, [0]
         for context in contexts:  # the list grows: a breadth-first search
@@ -230,13 +234,13 @@ class CostVocabulary:
             contexts += [new for new in reached if new not in contexts]
         self.most = max(self.costs.step(context, kind)[0] for context in contexts for kind in kinds)
         contexts += sorted({stands for context in contexts if (stands := self.costs.loose(context)) is not None})
-        return sorted(contexts)  # loose contexts, which represent others, come first
+        return sorted(contexts)  # merged contexts are below 0, so they come first
 
     def _classes(self, begun: Counter) -> tuple[dict[_Pair, _Pair], dict[_Pair, float]]:
         """
         Minimise the automaton. Two pairs of a context and an incomplete character are equivalent if their successors
-        are equivalent. Return the representative of each pair, and the priority of each representative. `_choose`
-        gives states to the representatives of highest priority.
+        are equivalent. Return two dictionaries: the representative of each pair, and the priority of each
+        representative. `_choose` gives states to the representatives of highest priority.
         """
         opened, contexts = self.costs.opened, self._contexts()
         after = Counter(self.steps(0, piece.kinds)[1] for piece in self.later if piece.kinds)
@@ -261,8 +265,8 @@ class CostVocabulary:
 
     def _successors(self, context: int, missing: int, row, class_of: dict[_Pair, _Pair]) -> dict[int, tuple]:
         """
-        Return the successors of an incomplete character by kind or group. If one byte is missing, a successor is a
-        transition of the `Unit`; otherwise it is the class of an incomplete character with one more byte.
+        Return the successors of an incomplete character. If one byte is missing, return the transition of the `Unit`
+        for each kind. Otherwise return, for each group, the class of an incomplete character with one more byte.
         """
         reached = set(row) - {-1}
         if missing == 1:
@@ -313,7 +317,7 @@ class CostVocabulary:
     def _sort(self, stray: list[int]) -> Callable[["_Piece"], Hashable]:
         """
         Return a function from a piece to its class. Pieces of the same class have the same weight and next state in
-        every state. A class holds the effect of the piece's kinds: added units and next context, for each context.
+        every state. A class holds the effect of the piece's kinds: for each context, the added units and next context.
         """
         broken = "\ufffd".join(["", *(self.later[i].data.decode("utf-8", "replace") for i in stray)])
         kinds = self.whole | set(map(self.costs.kind, broken)) | set(self.costs.opened.kinds if self.kept else ())
@@ -342,8 +346,8 @@ class CostVocabulary:
 
     def _live(self, order: list[tuple], rows: dict) -> list[tuple]:
         """
-        Return the states without an incomplete character, and those whose incomplete character the vocabulary can
-        complete. Forbid entries that lead to other states.
+        Return the states that have no incomplete character, and the states whose incomplete character the vocabulary
+        can complete. Forbid entries that lead to other states.
         """
         live = {state for state in order if not state[3]}
         for _ in range(3):
@@ -356,7 +360,7 @@ class CostVocabulary:
         return [state for state in order if state in live]
 
     def _write(self, state, i: int):
-        """Return the weight of entry `i` and the state after it."""
+        """Return the weight of entry `i` (`~units` if a constraint forbids the entry), and the next state."""
         started, white, context, opened = state
         piece, units, safe = (self.later if started else self.first)[i], 0, True
         if opened:
@@ -387,8 +391,9 @@ class CostVocabulary:
 
     def _continue(self, context: int, opened, data: bytes):
         """
-        Continue an incomplete character with the first bytes of `data`. Return the added units, the next context, the
-        incomplete character or `None`, whether a constraint may allow this, and the unused bytes.
+        Continue an incomplete character with the first bytes of `data`. Return five values: the added units; the next
+        context; the incomplete character, or `None` if it is complete; whether a constraint may allow these bytes; the
+        unused bytes.
         """
         units, safe = 0, True
         while opened and data and 0x80 <= data[0] < 0xC0:
@@ -407,8 +412,8 @@ class CostVocabulary:
 
 def columns_of(sorts: Iterable[Hashable]) -> tuple[list[int], list[int]]:
     """
-    Return the column of each entry, and the first entry of each column. `sorts` has the class of each entry; entries
-    of the same class share a column.
+    Return two lists: the column of each entry, and the first entry of each column. `sorts` has the class of each
+    entry. Entries of the same class share a column.
     """
     columns: dict[Hashable, int] = {}
     of = [columns.setdefault(sort, len(columns)) for sort in sorts]
@@ -433,13 +438,14 @@ class _Columns:
 
     def run(self, order: list[tuple], write, continuing: list[int], strips: bool, lost: int = 0):
         """
-        Build the automaton by breadth-first search. Return weights and next states of each state.
+        Build the automaton by breadth-first search. Return a dictionary from a state to two lists: the weight and the
+        next state for each column.
 
-        `order` lists the states; this method appends new states. The first states in `order` are the start, after
-        text, and after white space, as `UnitTable.states_after` expects. The first two fields of a state are flags:
-        text has begun, white space is last. The last field is the incomplete character. Only `continuing` entries
-        continue an incomplete character. Other entries act as after text, add `lost` more units and are forbidden.
-        With `strips`, no text may end with white space.
+        `order` lists the states; this method appends new states. The first states in `order` are the start, the state
+        after text, and the state after white space, as `UnitTable.states_after` expects. The first two fields of a
+        state are flags: text has begun, white space is last. The last field is the incomplete character, which only
+        `continuing` entries continue. Other entries are then forbidden: they act as after text, and add `lost` more
+        units. If `strips` is set, no text may end with white space.
         """
         whole = [column for column in range(len(self.entries)) if column != self.special]
         going_on = dict.fromkeys(self.of[i] for i in continuing)
@@ -472,7 +478,7 @@ _BYTE_PIECE = re.compile(r"<0x([89A-Fa-f][0-9A-Fa-f])>")  # byte fallback; ASCII
 
 
 def _bytes_of(piece: str) -> bytes:
-    """Return the bytes of a piece of byte-level BPE. A piece with a character outside its alphabet is plain text."""
+    """Return the bytes of a piece of byte-level BPE. A piece with a character outside the alphabet is plain text."""
     try:
         return piece.translate(_BYTE_OF).encode("latin-1")
     except UnicodeEncodeError:
@@ -480,7 +486,7 @@ def _bytes_of(piece: str) -> bytes:
 
 
 def _single_bytes(tokenizer) -> dict[str, bytes]:
-    """Return the pieces that the SentencePiece model of `tokenizer` decodes to single bytes."""
+    """Return a dictionary from a piece to its byte, for pieces that SentencePiece decodes to single bytes."""
     model = tokenizer.sp_model if hasattr(tokenizer, "sp_model") else tokenizer.spm_target
     if getattr(tokenizer, "separate_vocabs", True) is False:
         model = tokenizer.spm_source  # MarianTokenizer decodes a shared vocabulary with this model
@@ -499,7 +505,7 @@ def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
 
 
 def _canonical(rest: bytes, unit: str) -> bytes:
-    """Return one representative of all incomplete characters with the same continuations, to need few states."""
+    """Return one representative of all incomplete characters with the same continuations, so that states are few."""
     if not rest or (len(rest) == 1 and rest in (b"\xe0", b"\xed", b"\xf0", b"\xf4")):
         return rest  # not every continuation byte may follow
     if unit == "word" and any(space.startswith(rest) for space in _WIDE_SPACES):

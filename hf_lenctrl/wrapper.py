@@ -33,12 +33,13 @@ class LengthControlWrapper(  # type: ignore[misc, override]
     CardOnPush, StoresUnitTable, LengthControlledGeneration, LengthSignal, PreTrainedModel, GenerationMixin
 ):
     """
-    Base class of the models that wrap a stock model, `language_model`, and pass it embeddings with a length.
+    Base class of the models that wrap an inner model, `language_model`. The wrapper adds the length encoding to the
+    token embeddings, and passes them to the inner model.
 
     Args:
-        config: Configuration of the new model, with the inner model's as `text_config`.
-        language_model (`PreTrainedModel`, *optional*): The inner model, which becomes a part of the new model; by
-            default a model that is built from `config.text_config`.
+        config: Configuration of the new model. Its `text_config` is the configuration of the inner model.
+        language_model (`PreTrainedModel`, *optional*): The inner model to wrap. By default it is built from
+            `config.text_config`.
     """
 
     inner_auto_class: type[_BaseAutoModelClass]  # builds the inner model from its configuration
@@ -86,7 +87,10 @@ class LengthControlWrapper(  # type: ignore[misc, override]
 
     @torch.no_grad()
     def check_taken(self) -> None:
-        """Raise `ValueError` if the inner model cannot read a length from embeddings, or cannot be loaded again."""
+        """
+        Raise `ValueError` if the inner model cannot read a length from embeddings, for example because it also reads
+        the ids, or if the inner model cannot be loaded again.
+        """
         plain, embed, reason = self.language_model, self.embed_tokens, ""
         side = "decoder_" if self.config.is_encoder_decoder else ""
         # an encoder-decoder may look for padding ids, so the test avoids padding; a causal model must handle padding
@@ -138,7 +142,7 @@ class LengthControlWrapper(  # type: ignore[misc, override]
         return self.language_model.get_decoder()
 
     def is_custom_code(self) -> bool:  # type: ignore[override]
-        """Return whether the inner model is custom code. If True, loading a checkpoint does not fill the buffers."""
+        """Return whether the inner model is custom code, whose buffers are not filled when a checkpoint is loaded."""
         return self.language_model.is_custom_code()
 
     @property
@@ -156,8 +160,8 @@ class LengthControlWrapper(  # type: ignore[misc, override]
 
     def resize_token_embeddings(self, *args, **kwargs):
         """
-        Resize the embeddings, as the base model does. Afterwards the caller must call `set_unit_table`, unless the
-        unit is a token.
+        Resize the embeddings, as the inner model does, and the unit table. Then the caller must call `set_unit_table`,
+        unless the unit is `"token"`.
         """
         embeddings = self.language_model.resize_token_embeddings(*args, **kwargs)
         self.resize_unit_table()
@@ -165,8 +169,8 @@ class LengthControlWrapper(  # type: ignore[misc, override]
 
     def _run_inner(self, arguments: dict[str, Any], cache, **some):
         """
-        Run the inner model with `arguments`, and with the cache and `some` more arguments. The cache and each of
-        `some` are left out if the value is `None` or if the inner model does not accept the name.
+        Run the inner model with `arguments`, with the cache, and with the optional arguments in `some`. Leave out the
+        cache or an optional argument if it is `None`, or if the inner model does not accept its name.
         """
         for name in ("output_attentions", "output_hidden_states", "return_dict"):
             if arguments.get(name) is None and getattr(self.config, name) != getattr(self.config.text_config, name):

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from transformers import Seq2SeqTrainingArguments
 
@@ -118,6 +119,9 @@ def test_bfloat16_is_chosen_where_the_cpu_has_it(tmp_path, monkeypatch, flags, w
     for words in ([str(tmp_path / "run.yaml")], ["--bf16", written]):
         (found,) = parse_arguments([Seq2SeqTrainingArguments], [*words, "--output_dir", str(tmp_path), "--use_cpu"])
         assert found.bf16 is expected
+    if written == "auto" and not torch.accelerator.is_available():  # also without --use_cpu
+        (found,) = parse_arguments([Seq2SeqTrainingArguments], [*words, "--output_dir", str(tmp_path)])
+        assert (found.bf16, found.use_cpu) == (expected, expected)
 
 
 def test_every_line_of_a_recipe_says_what_it_is():

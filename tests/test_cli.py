@@ -143,8 +143,11 @@ def test_a_fault_of_the_program_keeps_its_traceback(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="invalid literal"):
         cli.run("faulty", "faulty", [])
     (tmp_path / "lacking.py").write_text("import a_package_that_is_not_there\n")
-    with pytest.raises(SystemExit, match=r"that_is_not_there'; pip install .hf_lenctrl\[train\]"):
+    with pytest.raises(SystemExit, match="that_is_not_there'; pip install a_package_that_is_not_there$"):
         cli.run("lacking", "lacking", [])
+    (tmp_path / "without_data.py").write_text("raise ModuleNotFoundError('No module', name='datasets')\n")
+    with pytest.raises(SystemExit, match=r'No module; pip install "hf_lenctrl\[train\]"$'):
+        cli.run("lacking", "without_data", [])
 
 
 SCRIPTS = ["hf_lenctrl", *sorted((ROOT / "recipes").glob("*.py"))]

@@ -20,6 +20,7 @@ DEFAULTS |= dict.fromkeys(("length", "length_constraint", "length_predictor", "l
 DEFAULTS |= dict.fromkeys(("length_projection", "encoder_length_embedding", "length_head", "length_optional"), False)
 DEFAULTS |= {"sinusoids": "paper", "length_scale": 1, "absolute_positions": False}
 NONE = {"length_encoding": "none", "absolute_positions": True}
+SCALE = {"length_encoding": "scale", "absolute_positions": True}
 
 
 @pytest.fixture
@@ -48,17 +49,21 @@ UNITS = f"length_unit must be one of {', '.join(LENGTH_UNITS)}, cost, got "
         ({"length_unit": "sentence"}, UNITS + "'sentence'"),
         ({"length": 0}, "length must be at least 1, got 0"),
         ({"length": 7.5}, r"'length' with value 7\.5"),
-        ({"length_encoding": "none", "absolute_positions": False}, "length_encoding='none'.*absolute_positions=False"),
+        (
+            {"length_encoding": "none", "absolute_positions": False},
+            "length_encoding='none' leaves the decoder without",
+        ),
+        ({"length_encoding": "scale", "absolute_positions": False}, "length_encoding='scale' leaves the decoder"),
         ({**NONE, "length": 5}, "length=5 has no effect with length_encoding='none'"),
         ({"length_constraint": "least"}, "length_constraint must be .* got 'least'"),
         ({**NONE, "length_projection": True}, "length_projection=True .* length_encoding='none'"),
-        ({"length_encoding": "scale", "length_projection": True}, "length_projection=True .* length_encoding='scale'"),
+        ({**SCALE, "length_projection": True}, "length_projection=True .* length_encoding='scale'"),
         ({"length_scale": 50}, "length_scale=50 has no effect with length_encoding='ldpe'"),
         ({"sinusoids": "tensor2tensor"}, "sinusoids must be one of paper, fairseq, got 'tensor2tensor'"),
         ({"sinusoids": "fairseq", "length_encoding": "pre"}, "for 'ldpe' and 'lrpe' alone, got length_encoding='pre'"),
         ({"length_tokens": {"kind": "bins", "thresholds": [4, 2]}}, "must ascend"),
         ({"length_tokens": {"kind": "bins", "thresholds": [4, float("nan")]}}, "must be numbers, got .4, nan"),
-        ({"length_encoding": "scale", "length_scale": 0}, "length_scale must be from 1 to 10000000, got 0"),
+        ({**SCALE, "length_scale": 0}, "length_scale must be from 1 to 10000000, got 0"),
         (
             {"length_encoding": "learned", "learned_lengths": 10**12},
             "learned_lengths must be from 1 to 10000000, got 1",

@@ -173,6 +173,12 @@ def test_without_groups_and_with_an_own_file(tmp_path):
         assert split_names(path, validation_file=own, test_share=0.15, **options) == expected
 
 
+def test_a_small_file_has_a_row_in_each_split(tmp_path):
+    path = write(tmp_path / "a.jsonl", [{"source": name, "target": "t"} for name in ("zeta", "theta", "git", "vim")])
+    expected = {"validation": ["theta"], "test": ["zeta"], "train": ["git", "vim"]}
+    assert split_names(path, validation_share=0.001, test_share=0.001) == expected
+
+
 def tokenize_rows(pairs, tokenizer, **options):
     rows = datasets.Dataset.from_dict({"source": [p[0] for p in pairs], "target": [p[1] for p in pairs]})
     return tokenize(datasets.DatasetDict(train=rows), tokenizer, DataArguments(**options))
@@ -250,7 +256,7 @@ NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*--{}"
         ("a.jsonl", b'{"source": "a b", "target": 2024}', {}, "'target'.*int64"),
         ("a.jsonl", GOOD.encode(), {"train_file": None}, "nothing to train on; give --train_file"),
         ("a.jsonl", GOOD.encode(), {"test_share": 1.5}, "less than 1, got .*1.5"),
-        ("a.jsonl", GOOD.encode(), {"test_share": 0.15}, "1 rows left no rows for test.*--test_file"),
+        ("a.jsonl", GOOD.encode(), {"test_share": 0.15}, "1 different groups .* 2 splits; give --test_file"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(tmp_path, name, data, options, message):

@@ -22,7 +22,7 @@ import torch
 import translations
 import yaml
 from accelerate.commands.launch import launch_command_parser
-from conftest import MARIAN, SHAPE, SOURCES, TARGETS, save_in
+from conftest import MARIAN, SHAPE, SOURCES, save_in
 from processes import output_of
 from recipe_runs import run_lenctrl
 from test_causal import build_plain, make_tokenizer
@@ -56,7 +56,7 @@ LOCAL |= {"Qwen/Qwen2.5-0.5B-Instruct": "chat", "Qwen/Qwen3-0.6B": "chat", "alle
 OPTIONS = {
     field.name for cls in (*train.CLASSES, CausalArguments, PredictorArguments) for field in dataclasses.fields(cls)
 }
-TINY = "--max_steps 2 --save_steps 1 --eval_steps 1 --use_cpu --validation_share 0.2 --test_share 0.2"
+TINY = "--max_steps 2 --save_steps 1 --eval_steps 1 --use_cpu"
 TINY_MODEL = "--layers 1 --d_model 32 --ffn_dim 32 --attention_heads 2 --vocab_size 150"
 TINY_TESTS = "--test_lengths 20 --max_test_rows 4 --max_validation_rows 4 --generation_num_beams 1"
 
@@ -80,14 +80,10 @@ def reader(tmp_path, shared_tokenizer, monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda model, **options: model)  # tests/test_precision.py compiles
     for folder in ("recipes", "models"):
         (tmp_path / folder).symlink_to(ROOT / folder)
-    pairs = [(f"{s} Number {i}.", f"{t} {i}") for i in range(20) for s, t in zip(SOURCES, TARGETS, strict=True)]
-    # the names and columns of the shipped samples, and more rows
     (tmp_path / "docs").mkdir()
     samples = tmp_path / "docs" / "samples"
     shutil.copytree(DOCS / "samples", samples)
     for name, rows in {
-        "headlines.jsonl": [{"source": s, "target": t} for s, t in pairs],
-        "pairs.jsonl": [{"en": s, "ja": t} for s, t in pairs[:60]],
         "rows.jsonl": [{"source": source, "budget": 12} for source in SOURCES],
     }.items():
         assert json.loads((samples / name).read_text(encoding="utf-8").splitlines()[0]).keys() == rows[0].keys()

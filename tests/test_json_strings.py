@@ -274,7 +274,7 @@ def test_the_examples_of_the_page_run(tmp_path, capsys):
         pytest.skip(f"missing: {', '.join(missing)}")
     base = load_script("recipes/causal/smollm2.py").make_base(tmp_path / "smollm2")
     examples, names = re.findall(r"^```py\n(.*?)^```\s+```text\n(.*?)^```", PAGE, flags=re.M | re.S), {}
-    assert len(examples) == PAGE.count("```py\n") == 1
+    assert len(examples) == PAGE.count("```text\n") == 1
     for code, claimed in examples:
         exec(code.replace("HuggingFaceTB/SmolLM2-135M-Instruct", str(base)), names)
         assert capsys.readouterr().out == claimed

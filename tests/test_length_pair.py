@@ -170,7 +170,7 @@ def test_generate_takes_a_length_in_two_units(character_tokenizer):
         texts = character_tokenizer.batch_decode(out, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert all(len(text) <= n and len(text.split()) <= 3 for text, n in zip(texts, (25, 14), strict=True))
         assert "length_constraint" not in options or model.unit_table.count(out).tolist() == [25, 14]
-    with pytest.raises(ValueError, match="needs a tokenizer for words; pass tokenizer=tokenizer"):
+    with pytest.raises(ValueError, match="needs a tokenizer to count words; pass tokenizer=tokenizer"):
         model.generate(**ids, length=length)
     with pytest.raises(ValueError, match="length must be one for all or for each of the 2 examples"):
         model.generate(**ids, length={"character": 25, "word": [3]}, tokenizer=character_tokenizer)

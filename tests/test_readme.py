@@ -8,7 +8,7 @@ import subprocess
 import pytest
 import yaml
 from conftest import SOURCES
-from recipe_runs import ROOT, ROWS, read_rows, run_lenctrl, write_rows
+from recipe_runs import ROOT, read_rows, run_lenctrl
 
 import hf_lenctrl
 
@@ -76,10 +76,10 @@ def test_commands_of_the_readme_run(tmp_path, plain_pipe, monkeypatch):
     plain_pipe.save_pretrained(tmp_path / "plain")
     samples = tmp_path / "docs" / "samples"
     samples.mkdir(parents=True)
-    write_rows(samples / "headlines.jsonl", ROWS)
+    shutil.copy(ROOT / "docs" / "samples" / "headlines.jsonl", samples)
     (samples / "texts.txt").write_text("\n".join(SOURCES))
     small = "--max_steps 2 --save_steps 1 --eval_steps 2 --max_test_rows 4 --max_validation_rows 4 "
-    small += "--generation_num_beams 1 --validation_share 0.2 --test_share 0.2"
+    small += "--generation_num_beams 1"
     lines = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
     commands = [line for line in lines if line.startswith("lenctrl ")]
     assert [command.split()[1] for command in commands] == ["train", "generate", "evaluate"]

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def encode(row: dict, tokenizer) -> list[dict[str, list[int]]]:
-    """Encode a row as examples. A chat gives one example for each of its answers. The labels of prompts are -100."""
+    """Return the examples of a row. A chat gives one example for each of its answers. Labels of prompts are -100."""
     if row.get("messages"):
         messages = row["messages"]
         ends = [i + 1 for i, message in enumerate(messages) if message["role"] == "assistant"]
@@ -65,7 +65,7 @@ def _labelled(prompt: list[int], answer: list[int]) -> dict[str, list[int]]:
 
 
 def _encode_answer(messages: list[dict], tokenizer) -> dict[str, list[int]]:
-    """Encode the last answer of a chat as ids and labels; earlier answers are part of the prompt."""
+    """Encode the last message of a chat, an answer, as ids and labels. Earlier answers are part of the prompt."""
     template = tokenizer.get_chat_template()  # this raises an error if there is no template
     if "generation %}" not in template and "generation -%}" not in template:
         return _by_difference(messages, tokenizer)
@@ -80,9 +80,9 @@ def _encode_answer(messages: list[dict], tokenizer) -> dict[str, list[int]]:
 
 def _by_difference(messages: list[dict], tokenizer) -> dict[str, list[int]]:
     """
-    Encode the last answer of a chat, for a chat template that does not mark the answers. The answer is the text of the
-    whole chat after the prompt, up to and including the special token that ends the answer. Raise `ValueError` if the
-    text after the prompt does not begin with the last message and a special token.
+    Encode the last message of a chat, an answer, if the chat template does not mark the answers. The answer is the
+    part of the chat's text after the prompt, up to and including the special token that ends the answer. Raise
+    `ValueError` if the text after the prompt does not begin with the last message and a special token.
     """
     prompt = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
     whole, text = tokenizer.apply_chat_template(messages, tokenize=False), messages[-1]["content"]

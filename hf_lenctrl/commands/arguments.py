@@ -99,7 +99,7 @@ class ModelArguments:
 
 
 @dataclass
-class DataArguments:
+class SplitArguments:
     """Options of the data: a name for `load_dataset`, or local json, jsonl, csv (.gz too) or parquet files."""
 
     dataset_name: str | None = option(None, "Name for datasets.load_dataset")
@@ -109,7 +109,6 @@ class DataArguments:
     test_file: str | None = option(None, "Local test file")
     source_column: str = option("source", "Column of the input text")
     target_column: str = option("target", "Column of the output text")
-    keep_length_column: str | None = option(None, "Column of true and false: true for rows that always have a length")
     group_column: str | None = option(None, "Column of groups; a group stays in one split, e.g. package")
     group_separator: str | None = option(None, "Separator that ends the group in group_column, e.g. '-'")
     validation_share: float = option(0.02, "Share cut from train if there is no validation split")
@@ -118,10 +117,17 @@ class DataArguments:
     max_target_length: int = option(256, "Most tokens of a target; rows with more are dropped, and counted in the log")
     max_validation_rows: int | None = option(None, "Evaluate on this number of first rows")
     max_test_rows: int | None = option(None, "Test on this number of first rows")
+    preprocessing_num_workers: int | None = option(None, "Number of processes for tokenising")
+
+
+@dataclass
+class DataArguments(SplitArguments):
+    """Options of the data of a sequence-to-sequence model."""
+
+    keep_length_column: str | None = option(None, "Column of true and false: true for rows that always have a length")
     unseen_lengths: list[int] = option([], "Train without rows whose target has one of these lengths")
     length_tokens: str | None = option(None, "A token before the source states the length", list(LENGTH_TOKEN_KINDS))
     length_bins: int = option(10, "Number of bins of length_tokens=bins")
-    preprocessing_num_workers: int | None = option(None, "Number of processes for tokenising")
 
     def __post_init__(self):
         for length in self.unseen_lengths:
@@ -188,6 +194,8 @@ class CommandParser(HfArgumentParser):
         found, rest = super().parse_known_args(args, namespace)
         if getattr(found, "bf16", None) == "auto":
             found.bf16 = has_bfloat16(found.use_cpu)
+            # on a CPU transformers takes bf16 only with this option
+            found.use_cpu = found.use_cpu or (found.bf16 and not torch.accelerator.is_available())
         return found, rest
 
     def error(self, message: str) -> NoReturn:

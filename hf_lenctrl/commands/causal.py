@@ -1,11 +1,11 @@
-"""Train a causal language model to write answers of a requested length: all weights, or a LoRA adapter.
+"""Train a causal language model, or a LoRA adapter for it, to write answers of a requested length.
 
     lenctrl train causal/acl --base_model path/or/name --train_file rows.jsonl --lora_r 16 --output_dir runs/lora
 
-The rows have the columns `prompt` and `completion`, or `messages`, a chat. The length is counted from each answer. A
-chat with several answers gives one row for each answer, with the earlier answers in its prompt. With `lora_r` the
-output is an adapter, which `pipeline` and `from_pretrained` load with its base. `adapter` trains an adapter further.
-To resume an interrupted run, repeat the command.
+The rows have either the columns `prompt` and `completion`, or a column `messages` that holds a chat. The length is
+counted from each answer. A chat with several answers gives one row for each answer, with the earlier answers in its
+prompt. If `lora_r` is set, the output is an adapter; `pipeline` and `from_pretrained` load it with its base model. To
+train an adapter further, give it as `adapter`. To resume an interrupted run, repeat the command.
 """
 
 import copy
@@ -90,13 +90,13 @@ class CausalArguments:
 
     @property
     def name(self) -> str:
-        """Return the name of the base model in the adapter: a Hub name, or the name of a folder without its path."""
+        """Return the base model's name that the adapter stores: a Hub name, or the last component of a path."""
         local = Path(self.base_model)
         return self.base_model_name or (local.resolve().name if local.is_dir() else self.base_model)
 
 
 def check_base(name: str) -> None:
-    """Raise `ValueError` if the base model is not a plain causal model."""
+    """Raise `ValueError` if the base model is not a causal model, or if it already has length control."""
     config = AutoConfig.from_pretrained(name)
     if hasattr(config, "length_encoding"):
         raise ValueError(f"base_model={name} has length control already; give the plain model")
@@ -131,7 +131,7 @@ def build(options: CausalArguments, args, tokenizer, rows: Dataset):
 
 
 def _prepare(model, options: CausalArguments, tokenizer, rows: Dataset) -> None:
-    """Save the training lengths in the configuration, and make the length optional if `no_length_share` is set."""
+    """Save percentiles of the training lengths. If `no_length_share` is set, make the length optional."""
     model.config.trained_lengths = trained_lengths(model, tokenizer, rows, options.length_from)
     if options.no_length_share:
         model.make_length_optional()
@@ -172,7 +172,7 @@ def _with_lora(model, options: CausalArguments, args):
 
 
 def _name_base(options: CausalArguments, args) -> None:
-    """Save the path of a local base model in the run, so that this machine can load the adapter over this model."""
+    """If the base model is a local folder, save its path in the run's folder, to load the adapter on this machine."""
     base = Path(options.base_model)
     if args.should_save and base.is_dir():
         Path(args.output_dir, BASE).parent.mkdir(parents=True, exist_ok=True)
@@ -181,9 +181,9 @@ def _name_base(options: CausalArguments, args) -> None:
 
 def _bind_to_control(lora) -> None:
     """
-    Limit the adapter's target layers to those of a `LenCtrlForCausalLM`, so that PEFT refuses to load the adapter over
-    the plain base model. The short layer names also match in the plain model, but it lacks the weights of length
-    control.
+    Limit the adapter's target layers to layers of a `LenCtrlForCausalLM`, so that PEFT refuses to load the adapter
+    over the plain base model. The short layer names also match in the plain model, but this model lacks the weights of
+    length control.
     """
     names = lora.target_modules
     if not isinstance(names, str):
@@ -203,7 +203,7 @@ def trained_lengths(model, tokenizer, rows: Dataset, length_from: str | None = N
 
 def make_trainer(options: CausalArguments, args, tokenizer) -> ResumableTrainer:
     """Build the Trainer of a run. Only training batches have overshoot examples and rows without a length."""
-    pads_right = copy.deepcopy(tokenizer)  # so positions begin at the first token, as in generation
+    pads_right = copy.deepcopy(tokenizer)  # then positions begin at the first token, as in generation
     pads_right.padding_side = "right"
     files = {"train": options.train_file, "validation": options.validation_file}
     with args.main_process_first(desc="tokenising"):

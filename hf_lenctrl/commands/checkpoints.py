@@ -26,7 +26,7 @@ def trained_steps(checkpoint: str | Path) -> int:
 
 
 def checkpoints_of(output_dir: str | Path) -> list[Path]:
-    """Return the complete `checkpoint-<step>` folders of a run, oldest first. Skip the others with a warning."""
+    """Return the complete `checkpoint-<step>` folders of a run, oldest first. Warn of incomplete folders."""
     folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.rpartition("-")[2].isdecimal()]
     complete = []
     for folder in sorted(folders, key=lambda path: int(path.name.rpartition("-")[2])):
@@ -46,8 +46,8 @@ def last_checkpoint(output_dir: str | Path) -> str | None:
 
 def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
     """
-    Raise `ValueError` if the state of optimizer or schedule is missing, because Trainer would silently begin a new
-    state.
+    Raise `ValueError` if a checkpoint lacks the state of the optimizer or of the schedule, because Trainer would
+    silently begin a new state. Check nothing if the checkpoint is sharded, or if `weights_only` is set.
     """
     names = {path.name for path in Path(folder).iterdir()}
     sharded = any(name.startswith(("global_step", "optimizer_", "pytorch_model_fsdp")) for name in names)
@@ -58,9 +58,9 @@ def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
 
 def finished_with(checkpoint: str | Path, args: TrainingArguments) -> Path | None:
     """
-    Return the final checkpoint of a finished run. This is `checkpoint`, the last of the run, or the best checkpoint if
-    `load_best_model_at_end` is set. Return `None` if the run is not finished, or if the arguments request more
-    training.
+    Return the final checkpoint of a finished run. `checkpoint` is the last checkpoint of the run. Return the best
+    checkpoint instead if `load_best_model_at_end` is set. Return `None` if the run is not finished, or if the
+    arguments request more training.
     """
     state = state_of(checkpoint)
     longer = args.max_steps > state.max_steps or args.max_steps < 0 and args.num_train_epochs > state.num_train_epochs
@@ -95,15 +95,15 @@ def load_average(model, folders: Sequence[str | Path]) -> None:
 
 
 def is_worse(mean: dict[str, float], last: dict[str, float]) -> bool:
-    """Return whether the mean has a higher loss than the last checkpoint, or a length error more than 10 % higher."""
+    """Return whether the mean has a higher loss than the last checkpoint, or a length error over 10 % higher."""
     return not mean["loss"] <= last["loss"] or mean.get("mae", 0.0) > 1.1 * last.get("mae", 0.0)
 
 
 def keep_better(trainer, count: int) -> str:
     """
-    Load the mean weights of the last `count` checkpoints, or the last checkpoint if the mean is worse on the
-    validation rows. The mean includes only checkpoints of the second half of the run, after the warm-up. Return a
-    sentence that says which weights were kept, and why.
+    Load the mean weights of the last `count` checkpoints. If the mean is worse on the validation rows than the last
+    checkpoint, load the last checkpoint. The mean includes only checkpoints of the second half of the run, after the
+    warm-up. Return a sentence that says which weights were kept, and why.
     """
     folders = checkpoints_of(str(trainer.args.output_dir))
     if not folders:

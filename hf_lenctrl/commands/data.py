@@ -12,7 +12,7 @@ from datasets import Dataset, DatasetDict, Value, load_dataset
 
 from ..length_tokens import LengthTokens
 from ..length_units import UnitTable, count_texts
-from .arguments import DataArguments
+from .arguments import DataArguments, SplitArguments
 from .rows import holds_null, load_rows
 
 
@@ -41,7 +41,7 @@ class RowReport:
         )
 
 
-def load_splits(args: DataArguments) -> DatasetDict:
+def load_splits(args: SplitArguments) -> DatasetDict:
     """
     Load the train, validation and test rows, with text columns `source` and `target`. If `args.keep_length_column` is
     set, train also has a column `keep_length`. A missing split is cut from train by a hash of each row's group
@@ -55,7 +55,8 @@ def load_splits(args: DataArguments) -> DatasetDict:
     splits = {name: rows.flatten() for name, rows in splits.items()}
     for name, rows in splits.items():
         _check_columns(rows, files[name], args)
-    if (keeps := args.keep_length_column) is not None and splits["train"].features.get(keeps) != Value("bool"):
+    keeps = args.keep_length_column if isinstance(args, DataArguments) else None
+    if keeps is not None and splits["train"].features.get(keeps) != Value("bool"):
         raise ValueError(f"{files['train']} must have a column {keeps!r} of true and false, for --keep_length_column")
     cuts = {"validation": args.validation_share, "test": args.test_share}
     cuts = {name: share for name, share in cuts.items() if name not in splits and share > 0}
@@ -65,7 +66,7 @@ def load_splits(args: DataArguments) -> DatasetDict:
         if name in splits and limit is not None:
             splits[name] = splits[name].select(range(min(limit, len(splits[name]))))
     names = {args.source_column: "source", args.target_column: "target"}
-    more = {} if args.keep_length_column is None else {args.keep_length_column: "keep_length"}
+    more = {} if keeps is None else {keeps: "keep_length"}
     return DatasetDict({k: _only(rows, names | more if k == "train" else names) for k, rows in splits.items()})
 
 
@@ -75,7 +76,7 @@ def _only(rows: Dataset, names: dict[str, str]) -> Dataset:
     return rows if list(names) == list(names.values()) else rows.rename_columns(names)
 
 
-def _given_splits(args: DataArguments) -> tuple[dict[str, Any], dict[str, str]]:
+def _given_splits(args: SplitArguments) -> tuple[dict[str, Any], dict[str, str]]:
     """Load the given files or data set. Return two dictionaries: split -> rows, and split -> name for messages."""
     given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     if args.dataset_name is not None and any(given.values()):
@@ -88,7 +89,7 @@ def _given_splits(args: DataArguments) -> tuple[dict[str, Any], dict[str, str]]:
     return splits, dict.fromkeys(splits, args.dataset_name)
 
 
-def _check_columns(rows: Dataset, file: str, args: DataArguments) -> None:
+def _check_columns(rows: Dataset, file: str, args: SplitArguments) -> None:
     """Raise `ValueError` if there are no rows, if a column is missing, or if sources or targets are not valid text."""
     if args.source_column == args.target_column:
         raise ValueError(f"--source_column and --target_column are both {args.source_column!r}; name two columns")
@@ -107,26 +108,32 @@ def _check_columns(rows: Dataset, file: str, args: DataArguments) -> None:
                 raise ValueError(holds_null(null + 1, file, column))
 
 
-def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:
-    """Split the training rows by a hash of each group. Return the splits in `shares`, and the rest as `train`."""
+def _split(rows: Dataset, shares: dict[str, float], args: SplitArguments) -> dict[str, Dataset]:
+    """
+    Split the training rows by a hash of each group. Return the splits in `shares`, and the rest as `train`. Each split
+    has at least one group. Raise `ValueError` if there are fewer groups than splits.
+    """
     if sum(shares.values()) >= 1:
         raise ValueError(f"the shares cut from train must add up to less than 1, got {shares}")
     column = args.group_column or args.source_column
-    members: dict[str, list[int]] = {name: [] for name in [*shares, "train"]}
+    groups: dict[str, list[int]] = {}  # rows of each group
     for i, value in enumerate(rows[column]):
         group = str(value)
         if args.group_column is not None and args.group_separator:
             group = group.split(args.group_separator, 1)[0]
-        point = zlib.crc32(group.encode("utf-8")) / 2**32  # uniform in [0, 1)
-        for name, share in shares.items():
-            if point < share:
-                members[name].append(i)
-                break
-            point -= share
-        else:
-            members["train"].append(i)
-    if empty := [name for name, indices in members.items() if not indices]:
-        raise ValueError(f"cutting {shares} from {len(rows)} rows left no rows for {empty[0]}; give --{empty[0]}_file")
+        groups.setdefault(group, []).append(i)
+    points = {group: zlib.crc32(group.encode("utf-8")) / 2**32 for group in groups}  # uniform in [0, 1)
+    left, taken, end = sorted(groups, key=lambda group: points[group]), {}, 0.0
+    for name, share in shares.items():
+        end += share
+        # a small file may have no group in the share; then the split gets the next group
+        taken[name] = [group for group in left if points[group] < end] or left[:1]
+        left = left[len(taken[name]) :]
+    taken["train"] = left
+    members = {name: sorted(i for group in own for i in groups[group]) for name, own in taken.items()}
+    if not all(members.values()):
+        advice = f"give --{next(iter(shares))}_file, or set --{next(iter(shares))}_share 0"
+        raise ValueError(f"{len(groups)} different groups of rows cannot fill {len(members)} splits; {advice}")
     return {name: rows.select(indices) for name, indices in members.items()}
 
 

@@ -1,4 +1,4 @@
-"""Report how well texts keep their requested lengths: outputs of `lenctrl generate`, or of any other system.
+"""Report how well texts keep their requested lengths. The texts may come from `lenctrl generate` or any system.
 
     lenctrl evaluate --input_file out.jsonl --output_dir report
     lenctrl evaluate --input_file theirs.csv --output_column summary --length 75 --reference_column gold
@@ -70,7 +70,7 @@ def parse(argv) -> argparse.Namespace:
 
 
 def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list[int]]) -> tuple[str, list[str]]:
-    """Return two values: the name and the texts of the baseline. Both are empty if there is no baseline."""
+    """Return the name and the texts of the baseline, such as the cut sources. Both are empty if there is none."""
     unit = args.units[0]
     if args.baseline_column is not None:
         return f"`{args.baseline_column}`", rows.texts(args.baseline_column)
@@ -83,7 +83,7 @@ def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list[
 
 
 def sources_in(args: argparse.Namespace, rows: Rows) -> list[str] | None:
-    """Return a string for each row, equal for equal sources. Return `None` if the file has no column of sources."""
+    """Return a string for each row, the same for equal sources; `None` if the file has no column of sources."""
     if args.source_column not in rows.columns:
         return None
     sources = zip(rows.numbers, rows.column(args.source_column), strict=True)

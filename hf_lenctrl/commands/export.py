@@ -3,9 +3,9 @@
     lenctrl export runs/ldpe --output_dir runs/ldpe-onnx
     lenctrl export runs/ldpe --output_dir runs/ldpe-onnx --quantization int8
 
-The exported model accepts any length, in every unit and encoding. The output folder has `onnx/`, `lenctrl.json`, the
-configurations, the tokenizer and a card. `hf_lenctrl.engines.onnx_runner.OnnxModel(folder)` generates with it. The
-command needs `pip install "hf_lenctrl[onnx]"`.
+The exported model accepts any length. The command exports models of every length unit and length encoding. The output
+folder has `onnx/`, `lenctrl.json`, the configurations, the tokenizer and a card. To generate with the exported model,
+use `hf_lenctrl.engines.onnx_runner.OnnxModel(folder)`. The command needs `pip install "hf_lenctrl[onnx]"`.
 """
 
 import shutil

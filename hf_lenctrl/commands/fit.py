@@ -3,10 +3,10 @@
     lenctrl fit --input_file texts.txt --length 60 --model runs/rewrite --output_file fitted.jsonl
     lenctrl fit --input_file rows.jsonl --length_column budget --candidates_column others --output_file fitted.jsonl
 
-A text that fits does not change. For another text, the command takes the best of the row's candidates; if none fits,
-the model rewords the text. No text is cut. Each output line holds the input row, and also `requested`, `output`,
-`length` (the measured length), `origin` (`source`, `candidate` or `model`), `score` and `fault`. To resume an
-interrupted command, repeat it.
+A text that fits does not change. Otherwise the best candidate of the row that fits replaces the text. If no candidate
+fits without a fault, the model rewords the text. No text is cut. Each output line holds the input row, and also
+`requested`, `output`, `length` (the measured length), `origin` (`source`, `candidate` or `model`), `score` (the
+log-probability) and `fault` (what is wrong). To resume an interrupted command, repeat it.
 """
 
 import argparse

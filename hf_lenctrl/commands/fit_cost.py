@@ -2,9 +2,9 @@
 
     lenctrl fit-cost --input_file docs/samples/spoken.jsonl --output_file cost.json
 
-The rows have the columns `text` and `seconds`. `hf_lenctrl.load_cost` loads the output as a function, for `cost=`. The
-command first fits nine of ten rows, and prints the mean absolute error (MAE) on the others. Then it fits all rows, and
-writes the result.
+The rows have the columns `text` and `seconds`. `hf_lenctrl.load_cost` loads the output as a function for the argument
+`cost`. The command first fits nine of ten rows, and prints the mean absolute error (MAE) on the held-out rows. Then it
+fits all rows, and writes the result.
 """
 
 from pathlib import Path
@@ -30,7 +30,7 @@ def make_parser() -> CommandParser:
 
 
 def seconds_of(rows: Rows, column: str) -> list[float]:
-    """Return a column as floats, converted from text in a csv file. Raise `ValueError` if a value is not a number."""
+    """Return a column as floats. A csv file holds them as text. Raise `ValueError` if a value is not a number."""
     found = []
     for i, value in zip(rows.numbers, rows.column(column), strict=True):
         try:

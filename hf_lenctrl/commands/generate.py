@@ -8,10 +8,11 @@
 
 The input is a text file with one source in each line, or json, jsonl, csv (.gz too) or parquet. Each output line holds
 an input row, in the same order, and also `source`, `requested`, `output` and `length` (the measured length). With
-`--num_return_sequences` a line also holds `rank`, `score` (for beams: the mean log-probability of a token) and `row`,
-the number of the input row. Several lengths give several lines. With `--min_score` a line also holds the `score` of
-its text; lines with a lower score are also in a second file, `<output_file>.low.jsonl`, for a person to read. To
-resume an interrupted command, repeat it. `accelerate launch` splits the texts over processes.
+`--num_return_sequences` over 1, a line also holds `rank`, `score` (of beams: the mean log-probability per token) and
+`row`, the number of the input row. If `--length` has several values, each row gives a line for each value. With
+`--min_score`, a line also holds the `score` of its text. Lines with a lower score are also written to the file
+`<output_file>.low.jsonl`, for a person to read. To resume an interrupted command, repeat it. `accelerate launch`
+splits the texts over processes.
 """
 
 import argparse
@@ -54,7 +55,7 @@ OWN = """model base_model input_file output_file overwrite length length_column 
 
 
 def length_source(value: str) -> int | tuple | str:
-    """Parse a value of `--length`: a number, a range, the name of a limit, or `predict`, `source` or `reference`."""
+    """Parse a value of `--length`: a number, a range, a limit such as `bluesky`, `predict`, `source`, `reference`."""
     if value in ("predict", "source", "reference", *PRESETS):
         return value
     try:
@@ -141,7 +142,7 @@ def parse(argv) -> argparse.Namespace:
 
 
 def load(path: str, dtype: str | None = None, compiled: bool = False, base_model: str | None = None):
-    """Load a model in eval mode, and its tokenizer. For an adapter, `base_model` is its base model."""
+    """Return a model in eval mode and its tokenizer. If `path` is an adapter, `base_model` may name its base."""
     from ..adapters import is_adapter  # `--help` does not need these imports
     from ..conversion import auto_class, tokenizer_of
 
@@ -156,8 +157,8 @@ def load(path: str, dtype: str | None = None, compiled: bool = False, base_model
 
 def models_of(args: argparse.Namespace) -> dict[str, Any]:
     """
-    Return the identity of the model and, if the command uses a predictor, of the predictor (see `identity`). The keys
-    of the dictionary are `model` and `predictor`.
+    Return a dictionary with the identity of the model as `model` (see `identity`). If the command uses a length
+    predictor, the dictionary also has the predictor's identity as `predictor`.
     """
     found: dict[str, Any] = {"model": identity(args.model)}
     name = args.predictor
@@ -189,12 +190,11 @@ def generate(
 ) -> list[dict]:
     """
     Generate outputs. Return a row for each output, in the order of the sources, with `source`, `requested`, `output`,
-    `length` and `score`. With `num_return_sequences` each source has several rows.
+    `length` and `score`. If `num_return_sequences` is above 1, each source has several rows.
 
-    `lengths` is a list with a length or a range for each source, in units, or with `None` for each source, for the
-    model's default. `lengths` may also be `"predict"`, `"source"`, `"reference"` or the name of a limit, such as
-    `"bluesky"`. `second_limit` is a second unit and the maximum length in this unit. `options` are passed to the
-    pipeline.
+    `lengths` is a list with one length or range for each source, in units. A list of `None` requests the model's
+    default. `lengths` may also be `"predict"`, `"source"`, `"reference"` or the name of a limit, such as `"bluesky"`.
+    `second_limit` is a pair: a second unit, and the maximum length in this unit. `options` are passed to the pipeline.
     """
     if isinstance(lengths, str) or lengths[0] is not None:
         options["length"] = lengths
@@ -237,7 +237,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
         for k, output in enumerate(outputs):
             request = requests[own[k // count]]
             lines.append((own[k // count], request.line(output | {"rank": k % count + 1, "row": request.number})))
-        # the sort is stable: the n best outputs stay in order
+        # the sort is stable, so the n best outputs stay in order
         lines = sorted(gathered(lines, state), key=lambda line: line[0])
         if state.is_main_process:
             if start == done:
@@ -250,7 +250,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
 
 def low_file(args: argparse.Namespace, file: OutputFile) -> Path:
     """
-    Return the path of the file of low scores. Raise `ValueError` if that file has lines that `file` does not have.
+    Return the path of the file of low scores. Raise `ValueError` if this path holds lines that `file` does not have.
     """
     path = Path(f"{args.output_file}.low.jsonl")
     if path.exists() and not set(path.read_bytes().splitlines()) <= {encoded(line) for line in file.lines}:
@@ -267,7 +267,7 @@ def write_low(requests: list[Request], file: OutputFile, args: argparse.Namespac
 
 
 def print_figures(requests: list[Request], lines: list[str], args: argparse.Namespace, config: Any) -> None:
-    """Print how well the outputs keep their requested lengths. `config` may hold the model's default window."""
+    """Print how well the outputs keep their requested lengths. `config` may hold the default window of lengths."""
     names, rows = requests[0].names, [json.loads(line) for line in lines]
     count = len(lines) // len(requests)
     requested: list[Any] = [requests[i // count].length or row[names["requested"]] for i, row in enumerate(rows)]

@@ -19,8 +19,8 @@ ADAPTER = "adapter_config.json"
 
 def identity(name: str | Path, patterns: tuple[str, ...] = WEIGHTS) -> dict[str, Any] | str:
     """
-    Return the identity of a file, a model or a folder. The identity changes if the content changes, and has no local
-    path.
+    Return a value that identifies the content of a file, a folder or a model. The value changes if the content
+    changes, and has no local path.
 
     Args:
         name (`str` or `Path`): A file, a folder, or a model on the Hub.
@@ -50,7 +50,7 @@ def identity(name: str | Path, patterns: tuple[str, ...] = WEIGHTS) -> dict[str,
 
 
 def short(value: Any, other: Any = None) -> str:
-    """Shorten a recorded value for a message. For a folder, list only the files that differ from `other`."""
+    """Return a recorded value as a short text. For a folder, list only the files that differ from `other`."""
     if not isinstance(value, dict):
         return str(value)
     if "sha256" in value:
@@ -60,7 +60,7 @@ def short(value: Any, other: Any = None) -> str:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return a line for each option in `now` that has another value in `before`; an empty text if there is none."""
+    """Return a text with one line for each option in `now` whose value differs from its value in `before`."""
     pairs = {name: (before.get(name), value) for name, value in now.items()}
     return "".join(
         f"{POINT}{name}={short(old, new)}, now {short(new, old)}" for name, (old, new) in pairs.items() if old != new

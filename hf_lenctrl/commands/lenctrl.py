@@ -4,7 +4,7 @@ import difflib
 import importlib
 import sys
 import traceback
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from pathlib import Path
 
 
@@ -24,7 +24,7 @@ COMMANDS = {
 }
 HELP = """usage: lenctrl [--debug] command [options]
 
-Length control for Hugging Face sequence-to-sequence models.
+Length control for Hugging Face language models.
 
 commands:
 {commands}
@@ -53,11 +53,17 @@ def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
             raise
         hint = f" (for the traceback: lenctrl --debug {name} ...)"
         if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("hf_lenctrl"):
-            hint = '; pip install "hf_lenctrl[train]"'
+            hint = f"; pip install {_package_of(error.name or '')}"
         first, *points = (" ".join(part.split()) for part in str(error).split(POINT))
         sys.exit(POINT.join([f"lenctrl {name}: {first}{hint}", *points]))
     if (accelerate := sys.modules.get("accelerate")) is not None:
         accelerate.PartialState().destroy_process_group()  # a process that ends while gloo's threads run would abort
+
+
+def _package_of(module: str) -> str:
+    """Return what to install for a missing module: the package's extra `train` if that has it, else the module."""
+    of_train = [item for item in requires("hf-lenctrl") or [] if "train" in item and item.startswith(module)]
+    return '"hf_lenctrl[train]"' if of_train else module
 
 
 def _is_refusal(error: Exception) -> bool:

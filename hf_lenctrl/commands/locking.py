@@ -11,7 +11,10 @@ PRIVATE = "_run"  # a folder next to the outputs; Trainer does not upload names 
 
 
 def kept(path: str | Path, name: str) -> Path:
-    """Return the path of a private file: `_run/<name>` in a folder, `_run/<file>.<name>` in the folder of a file."""
+    """
+    Return the path of a private file: `_run/<name>` in the folder `path`, or `_run/<file>.<name>` next to the file
+    `path`.
+    """
     path = Path(path)
     return path / PRIVATE / name if path.is_dir() else path.parent / PRIVATE / f"{path.name}.{name}"
 
@@ -19,8 +22,8 @@ def kept(path: str | Path, name: str) -> Path:
 @contextmanager
 def locked(path: str | Path, writes: bool = True) -> Iterator[None]:
     """
-    Lock an output file or the folder of a run. Raise `ValueError` if another command has the lock. Of the processes of
-    a command, only the process with `writes` locks. The system frees the lock when this process ends or is killed.
+    Lock an output file or the folder of a run. Raise `ValueError` if another command has the lock. If a command has
+    several processes, only the process with `writes` locks. The system frees the lock if this process is killed.
     """
     name = kept(path, "lock")
     with ExitStack() as stack:

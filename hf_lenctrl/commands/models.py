@@ -1,4 +1,4 @@
-"""Build the tokenizer and the model of a run: from a checkpoint, or new, in the shape that the options give."""
+"""Build the tokenizer and the model of a run: either from a checkpoint, or new in the shape that the options give."""
 
 import json
 import logging
@@ -60,7 +60,10 @@ DRAWS = ("length_noise", "overshoot_share", "no_length_share")
 def check_options(
     args: ModelArguments, data_args: DataArguments, run_args: RunArguments, specified: Specified
 ) -> None:
-    """Raise `ValueError` if a run would ignore an option, because nothing uses it or the checkpoint fixes it."""
+    """
+    Raise `ValueError` if an option has no effect, because the run does not use it or the checkpoint fixes it, or if
+    `base_model` already has length control.
+    """
     name, config = _checkpoint(args)
     controlled = hasattr(config, "length_encoding")
     if controlled and args.model_name_or_path is None:
@@ -85,7 +88,7 @@ def check_options(
 
 
 def _checkpoint(args: ModelArguments) -> tuple[str | None, Any]:
-    """Return name and configuration of the checkpoint that the run starts from; `(None, None)` for a new model."""
+    """Return name and configuration of the checkpoint that the run starts from; `(None, None)` if there is none."""
     name = args.model_name_or_path or args.base_model
     return name, None if name is None else AutoConfig.from_pretrained(name)
 
@@ -97,7 +100,7 @@ def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None
 
 
 def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specified: Specified) -> None:
-    """Raise `ValueError` if an option of shape or method differs from the checkpoint and from its run's record."""
+    """Raise `ValueError` if an option of shape or length control differs from the checkpoint and its run's record."""
     has: dict[str, Any] = {"family": config.model_type.removeprefix("lenctrl_")}
     for option, fields in _SHAPE.items():
         has[option] = next((getattr(config, field) for field in fields if hasattr(config, field)), None)
@@ -124,8 +127,8 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specifi
 def limits(args: ModelArguments, data_args: DataArguments, tokenizer, specified: Specified) -> tuple[int, int]:
     """
     Return two values: the maximum number of tokens of a source, and of a target. Longer sources are cut, and longer
-    targets are dropped. The defaults are at most the checkpoint's number of positions. Raise `ValueError` if an
-    argument is above that number.
+    targets are dropped. The defaults are at most the number of positions of the checkpoint. Raise `ValueError` if an
+    argument is above this number.
     """
     name, config = _checkpoint(args)
     positions = getattr(config, "max_position_embeddings", None)
@@ -160,7 +163,7 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
 
 
 def language_id(tokenizer, code: str) -> int:
-    """Return the id of a language's token, as M2M100's `__ja__`. Raise `ValueError` if the language is unknown."""
+    """Return the id of a language token, such as M2M100's `__ja__`. Raise `ValueError` if the language is unknown."""
     tokens = getattr(tokenizer, "lang_code_to_token", None)
     found = tokenizer.convert_tokens_to_ids(code if tokens is None else tokens.get(code, tokenizer.unk_token))
     if found is None or found == tokenizer.unk_token_id:
@@ -171,8 +174,9 @@ def language_id(tokenizer, code: str) -> int:
 
 def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: Dataset, tokenizer):
     """
-    Return the unit and the length tokens of the run, from the checkpoint to train further, or else from the arguments.
-    Also set `model_args.length_unit`.
+    Return two values: the unit of the run, and its length tokens or `None`. Both come from the checkpoint that the run
+    trains further or, if the checkpoint has none, from the arguments. Also set `model_args.length_unit`. Raise
+    `ValueError` if the checkpoint and the argument have different units.
     """
     name = model_args.model_name_or_path
     saved = None if name is None else AutoConfig.from_pretrained(name)
@@ -187,10 +191,10 @@ def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: 
 
 def build_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None = None) -> Any:
     """
-    Build the model of a run: from a plain checkpoint (`base_model`), from a checkpoint to train further
-    (`model_name_or_path`), or else with random weights, in the arguments' shape and with `max_positions` positions.
-    The result is a stock model if neither the arguments nor the checkpoint have length control. Raise `ValueError` if
-    the arguments name both checkpoints.
+    Build the model of a run. The model starts from a plain checkpoint (`base_model`) or from a checkpoint to train
+    further (`model_name_or_path`). If there is neither, its weights are random, its shape is from the arguments, and
+    it has `max_positions` positions. If neither the arguments nor the checkpoint have length control, the result is a
+    plain model. Raise `ValueError` if the arguments name both checkpoints.
     """
     if args.base_model is not None and args.model_name_or_path is not None:
         raise ValueError("--base_model starts a new run, --model_name_or_path continues one; give one of them")
@@ -236,8 +240,8 @@ def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens
 
 def _as_saved(model, args: ModelArguments) -> Any:
     """
-    Check a loaded model that the run trains further, and set its default constraint. Raise `ValueError` if the model
-    is plain but the arguments add length control.
+    Return a loaded model that the run trains further, with the default constraint of the arguments. Raise `ValueError`
+    if the model is plain but the arguments add length control.
     """
     if not hasattr(model.config, "length_encoding") and not _stays_plain(args):
         holds = f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control"
@@ -252,8 +256,8 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
     plain = _stays_plain(args, length_tokens) and (args.family, True) in CLASSES
     config_class, model_class = CLASSES[args.family, plain]
     control: dict[str, Any] = {} if plain else {name: getattr(args, name) for name in _METHOD} | args.constraint
-    if not plain:  # a model without a length encoding needs positions
-        control["absolute_positions"] = args.absolute_positions or args.length_encoding == "none"
+    if not plain:  # with these encodings the decoder has no other position
+        control["absolute_positions"] = args.absolute_positions or args.length_encoding in ("none", "scale")
         control["length_unit"] = args.length_unit or "character"
     model = model_class(config_class(**_shape(args, tokenizer, max_positions), **control))
     if not plain:
@@ -264,7 +268,7 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
 
 
 def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any]:
-    """Return the fields of a stock configuration, from the arguments' shape and the tokenizer."""
+    """Return the configuration fields of a plain model, from the arguments' shape and the tokenizer."""
     separate = getattr(tokenizer, "separate_vocabs", False)
     if separate and args.family == "bart":
         raise ValueError("--family bart has one vocabulary for both sides; give --target_vocabulary shared or joined")
@@ -285,7 +289,7 @@ def add_length_predictor(model, name: str | None, output_dir, save: bool = True)
     """
     Save a length predictor in the model's folder, so that `length="predict"` needs no other folder. The predictor is
     `name`, or else the predictor in the checkpoint that the run trains further. If there is no predictor, do nothing.
-    Raise `ValueError` if the predictor and the model have different units.
+    Raise `ValueError` if the predictor and the model have different units. If `save` is false, write no files.
     """
     own, subfolder = getattr(model.config, "length_predictor", None), ""
     if name is None:

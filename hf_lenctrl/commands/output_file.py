@@ -20,8 +20,8 @@ def check_begun(path: Path, options_path: Path, options: dict[str, Any], advice:
 
 def begin_folder(folder: str | Path, options: Mapping[str, Any], begun: bool) -> None:
     """
-    Save the options on which a folder's files depend, in the folder's `_run/`. Raise `ValueError` if the folder was
-    `begun` earlier, with other options.
+    Save the options on which a folder's files depend, in the `_run/` of the folder. If the folder was `begun` earlier
+    with other options, raise `ValueError`.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     own, path = json.loads(json.dumps(options)), kept(folder, "options.json")
@@ -48,7 +48,7 @@ class OutputFile:
     """
     An output file of JSON lines; `lines` holds its complete lines. `_run/<file name>.options.json` next to the file
     holds the options of the command, with hashes of the input and the models. Raises `ValueError` if the file was
-    begun with other options. With `overwrite` the file is begun again instead.
+    begun with other options. If `overwrite` is set, the file is begun again instead.
     """
 
     def __init__(self, path: str | Path, options: Mapping[str, Any], overwrite: bool | None = None):
@@ -63,7 +63,7 @@ class OutputFile:
 
     def begin(self, count: int) -> None:
         """
-        Begin or resume the file. Write the options and the first `count` lines, each in a whole file (`write_whole`).
+        Begin or resume the file. Keep only the first `count` lines. Save the options and these lines by `write_whole`.
         """
         self.lines = self.lines[:count]
         lines = "".join(f"{line}\n" for line in self.lines)

@@ -26,7 +26,7 @@ from ..evaluation.metrics import predictor_figures
 from ..length_predictor import LengthPredictor, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
 from ..training.upload import HubTrainer
-from .arguments import DataArguments, option, parse_arguments
+from .arguments import SplitArguments, option, parse_arguments
 from .data import load_splits
 from .record import begun
 from .run import fit, publish, set_up, trained_tokenizer
@@ -122,7 +122,7 @@ def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
     return tokenizer_of(name, padding_side="right")  # the predictor reads the first position
 
 
-def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -> BertModel:
+def new_encoder(args: PredictorArguments, tokenizer, data_args: SplitArguments) -> BertModel:
     """Build a BERT encoder with random weights, in the shape that the options give."""
     width = args.d_model
     assert width is not None  # a new encoder has this option
@@ -132,7 +132,7 @@ def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -
     return BertModel(BertConfig(**shape, vocab_size=len(tokenizer), max_position_embeddings=positions))
 
 
-def measure(splits: DatasetDict, args: PredictorArguments, data_args: DataArguments) -> DatasetDict:
+def measure(splits: DatasetDict, args: PredictorArguments, data_args: SplitArguments) -> DatasetDict:
     """
     Strip the texts, and add the lengths of targets as `labels` and of sources as `source_length`. Drop rows with an
     empty text, and, if the unit is tokens, with a target over `max_target_length`.
@@ -156,7 +156,7 @@ def measure(splits: DatasetDict, args: PredictorArguments, data_args: DataArgume
     return splits
 
 
-def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: DataArguments) -> DatasetDict:
+def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: SplitArguments) -> DatasetDict:
     """
     Tokenize the sources, and cut them at `limit` tokens. No column of the result is named `length`, because Trainer
     would use such a column as the source's length.
@@ -230,7 +230,7 @@ def compute_metrics(result) -> dict[str, float]:
 
 def main(argv=None) -> dict:
     """Train and test a predictor. Return the metrics, which are also in `<output_dir>/all_results.json`."""
-    classes = (PredictorArguments, DataArguments, TrainingArguments)
+    classes = (PredictorArguments, SplitArguments, TrainingArguments)
     model_args, data_args, args = parse_arguments(classes, argv, __doc__)
     data_args.max_source_length = data_args.max_source_length or 256
     set_up(args)

@@ -1,4 +1,4 @@
-"""The processes that run a command: several under `accelerate launch`, otherwise a single process."""
+"""The processes that run a command: several under `accelerate launch`, otherwise one."""
 
 import os
 from importlib.util import find_spec
@@ -16,11 +16,14 @@ class Alone:
         self.device = torch.accelerator.current_accelerator() or torch.device("cpu")
 
     def wait_for_everyone(self) -> None:
-        """Return immediately, because there are no other processes."""
+        """Return at once, because there are no other processes."""
 
 
 def processes() -> Any:
-    """Return accelerate's `PartialState`, else `Alone`. Raise `ImportError` if several processes lack accelerate."""
+    """
+    Return accelerate's `PartialState`, or `Alone` if accelerate is missing. Raise `ImportError` if several processes
+    run, but accelerate is missing.
+    """
     if find_spec("accelerate") is not None:
         from accelerate import PartialState
 

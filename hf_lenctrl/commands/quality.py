@@ -1,4 +1,4 @@
-"""Compare a model with a baseline: the source cut at the length, or for translation the unchanged base model."""
+"""Compare a model with a baseline: the source cut at the length or, in translation, the base model before training."""
 
 import logging
 
@@ -33,7 +33,7 @@ def quality(
     outputs, sources, references, requested: list[int], length: int | None, trainer, data, model_args, run_args
 ) -> dict:
     """
-    Measure the quality of test outputs apart from their lengths. Return the figures of `text_quality` and of a
+    Measure the quality of test outputs apart from their lengths. Return the metrics of `text_quality` and of a
     baseline. The baseline is each source cut at the requested length, measured by ROUGE. For translation, the baseline
     is the base model without a length, measured only in the test at the lengths of references.
     """

@@ -20,8 +20,8 @@ def did_you_mean(word: object, words: Iterable) -> str:
 
 def model_name(name: str) -> str:
     """
-    Check a model name, which is a Hub name or a folder, and return the name. Raise `OSError` if the folder does not
-    exist, and the errors of `check_shards`.
+    Check a model name (a Hub name or a folder) and return the name. Raise `OSError` if the folder does not exist, or
+    if its weights fail `check_shards`.
     """
     path = Path(name)
     is_folder = name.startswith((".", "/", "~")) or name.count("/") > 1

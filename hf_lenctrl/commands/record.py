@@ -34,10 +34,11 @@ WRITTEN = (*MODEL_FILES, "README.md", "test.jsonl", "test_predictions.jsonl", "p
 
 
 def decisive_options(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that determine a run's result, as JSON values, with identities for files and models."""
+    """Return the options that determine a run's result, as JSON values. Files and models are given by `identity`."""
     names = [name for name in own if name not in (*MAY_CHANGE, *AFTER)]
     found = {name: values[name] for name in (*names, *OPTIMISATION, "processes")}
-    # a generator may be trained further, so only its tokenizer matters; in a data folder every file matters
+    # a generator named by `target_tokenizer` may be trained further, so only its tokenizer matters; in a data folder
+    # every file matters
     kinds = {"target_tokenizer": TOKENIZER, "dataset_name": ("*", "*/*", "*/*/*")}
     for name in (*FILES, *MODELS, "dataset_name"):
         value = found.get(name)
@@ -49,8 +50,8 @@ def decisive_options(own: dict[str, Any], values: dict[str, Any]) -> dict[str, A
 class RunRecord:
     """
     The record of a run in its folder, `args.output_dir`: the options that determine its result, and a log of its
-    starts. `others` are dataclasses with the run's other arguments. Raises `ValueError` if the folder has other
-    options, or files that this run did not write.
+    starts. `others` are dataclasses with the run's other arguments. Raises `ValueError` if the folder holds a run with
+    other options, or files that this run did not write.
     """
 
     def __init__(self, args, *others):
@@ -80,7 +81,7 @@ class RunRecord:
 
     def _compare(self, saved: dict, steps: int) -> None:
         """
-        Raise `ValueError` if options differ from the `saved` ones, or if `max_steps` is below the trained `steps`.
+        Raise `ValueError` if options differ from the `saved` options, or if `max_steps` is below the trained `steps`.
         """
         before, now, most = dict(saved), dict(self.options), self.changeable["max_steps"]
         if 0 < most < steps:  # a run cannot end before the steps that it has trained
@@ -94,7 +95,7 @@ class RunRecord:
     def begin(self, step: int, rows: int) -> None:
         """
         Log a start of the run at step `step`, on `rows` training rows. Raise `ValueError` if the last start had
-        another number of rows, because a data set of the Hub may change without changing its name.
+        another number of rows, because a data set on the Hub may change without changing its name.
         """
         if self.starts and rows != (before := self.starts[-1]["rows"]):
             raise ValueError(f"{self.folder} was trained on {before} rows, got {rows}; name another --output_dir")
@@ -108,7 +109,7 @@ class RunRecord:
             write_whole(self.path, text, self.path.with_suffix(".part"))
 
     def history(self, state) -> list[str]:
-        """Return the history of a training run that ended in this Trainer state: one sentence for each start."""
+        """Return the history of a training run that ended in the Trainer state `state`: a text for each start."""
         whole = state.global_step >= state.max_steps
         why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
         last = f"{state.global_step} ({round(state.epoch or 0.0, 2)} epochs in all): {why}"

@@ -41,7 +41,7 @@ def _dataset(path: str, kind: str) -> "Dataset":
     from datasets.exceptions import DatasetGenerationError
 
     options = {}
-    if kind == "csv":  # pandas would shift the cells of a row with more or fewer cells
+    if kind == "csv":  # pandas would shift the cells of a row with missing or extra cells
         deque(_csv_rows(path), maxlen=0)
         options = {"keep_default_na": False}  # texts such as "NA" and "null" are not missing values
     builder = "json" if kind == "jsonl" else kind
@@ -56,9 +56,10 @@ def _dataset(path: str, kind: str) -> "Dataset":
 
 class Rows:
     """
-    The rows of a file: `values` holds dictionaries, `columns` the names of the columns, `numbers` the row numbers in
-    the file. No type is inferred; for example, a date stays text. The file is json, jsonl, csv or parquet, or with
-    `plain_text` also txt, with one `source` in each line. All formats but parquet may end in `.gz`.
+    The rows of a file: `values` holds the rows as dictionaries, `columns` the names of the columns, `numbers` the row
+    numbers in the file. No type is inferred; for example, a date stays text. The file is json, jsonl, csv or parquet.
+    If `plain_text` is set, the file may also be txt, with one `source` in each line. All formats but parquet may end
+    in `.gz`.
     """
 
     def __init__(self, path: str, plain_text: bool = False):
@@ -84,7 +85,7 @@ class Rows:
         return len(self.values)
 
     def column(self, name: str) -> list:
-        """Return a column, with `None` for a row that lacks it. Raise `ValueError` if all rows lack the column."""
+        """Return a column; rows without the column give `None`. Raise `ValueError` if all rows lack the column."""
         if name not in self.columns:
             raise ValueError(f"{self.path} has no column {name!r}, only {', '.join(self.columns)}")
         return [row.get(name) for row in self.values]
@@ -118,7 +119,7 @@ class Rows:
 
 @dataclass
 class Request:
-    """A source to generate from, and the row that its output line repeats."""
+    """A source to generate from, and the input row that the output line repeats."""
 
     source: str
     length: int | tuple[int, int] | None  # requested length or range; `None` if the model decides
@@ -128,7 +129,7 @@ class Request:
     names: Mapping[str, str]  # field of an output -> its column in the file
 
     def line(self, output: Mapping[str, Any]) -> str:
-        """Return the row and the output as a line of JSON."""
+        """Return the input row and the output as one line of JSON."""
         added = _as_json({self.names[name]: value for name, value in output.items() if name in self.names})
         return "{" + ", ".join(filter(None, [self.columns, added])) + "}"
 
@@ -145,8 +146,8 @@ def requests_of(
 ) -> list[Request]:
     """
     Build the requests of rows. If `length_column` is given, each row gives one request, for the length in this column.
-    Otherwise each row gives one request for each of `lengths`. The names of the columns that an output adds begin with
-    `prefix`. `added` names more of these columns, such as `score`.
+    Otherwise each row gives one request for each of `lengths`. An output adds the columns `requested`, `output`,
+    `length` and the columns in `added`, such as `score`; their names begin with `prefix`.
     """
     path = rows.path
     sources = rows.texts("source" if rows.kind == "txt" else source_column)
@@ -256,7 +257,7 @@ def _csv_rows(path: str) -> Iterator[dict[str, str]]:
 
 
 def _check_names(names: list[str]) -> None:
-    """Raise `ValueError` if two columns have the same name."""
+    """Raise `ValueError` if a name occurs twice."""
     if len(set(names)) < len(names):
         raise ValueError(f"two values have the name {max(names, key=names.count)!r}")
 

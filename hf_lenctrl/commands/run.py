@@ -38,7 +38,8 @@ def _tokenizer_of(output_dir: str | Path) -> tuple[Path, Path]:
 def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> Path:
     """
     Return the folder of the tokenizer that a run trains itself. If the folder does not exist, call `train` to save a
-    tokenizer in a temporary folder, then rename this folder. Call this function in `main_process_first`.
+    tokenizer in a temporary folder, then rename this folder. Call this function in `main_process_first`, so that only
+    one process trains.
     """
     folder, part = _tokenizer_of(output_dir)
     if not folder.is_dir():
@@ -57,9 +58,9 @@ def remove_tokenizer(output_dir: str | Path) -> None:
 
 def fit(trainer, record, on_trained: Callable[[Any], str | None] | None = None) -> tuple[dict[str, float], list[str]]:
     """
-    Train a model, resume its training, or load the trained model, and save the model. Before saving, call `on_trained`
-    with the Trainer; this call may return a sentence for the card. Return two values: the training metrics, which are
-    empty if the run was finished before, and sentences about the history.
+    Train a model, or resume an interrupted training, or load the model if its training is finished. Then save the
+    model. Before saving, call `on_trained` with the Trainer; this call may return a sentence for the card. Return two
+    values: the training metrics, which are empty if the run was finished before, and sentences about the history.
     """
     args, metrics, done, trained = trainer.args, {}, 0, None
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir)

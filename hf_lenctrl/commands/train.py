@@ -3,9 +3,9 @@
     lenctrl train headline/small --train_file rows.jsonl --output_dir runs/ldpe
     lenctrl train causal/acl --base_model path/or/name --train_file rows.jsonl --output_dir runs/causal
 
-A YAML file, or a recipe that `lenctrl recipes` lists, describes a run; options on the command line override it. To
-resume an interrupted run, repeat the command. A folder that holds a run with other options raises an error. A causal
-language model has other options: `lenctrl train causal/acl --help`.
+The first word may name a recipe, which describes a run: a name that `lenctrl recipes` lists, or a YAML file. Options
+on the command line override the recipe. To resume an interrupted run, repeat the command. The command fails if the
+folder holds a run with other options. `lenctrl train causal/acl --help` shows the options of a causal language model.
 """
 
 import json
@@ -93,7 +93,7 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
 
 
 def check_before(run_args: RunArguments, args) -> None:
-    """Check before training that the metrics and the average of checkpoints, which come after training, can work."""
+    """Check before training that what comes after training can work: the metrics and the average of checkpoints."""
     if run_args.average_checkpoints > 1 and args.load_best_model_at_end:
         raise ValueError("--average_checkpoints takes the mean, --load_best_model_at_end one; leave one of them out")
     if run_args.bleu_tokenizer is not None:
@@ -106,8 +106,8 @@ def check_before(run_args: RunArguments, args) -> None:
 
 def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int | None = None) -> dict[str, Any]:
     """
-    Return `data_collator` and `compute_metrics` for one requested `length`, or by default for the lengths of the
-    references.
+    Return `data_collator` and `compute_metrics` for one requested `length`. If `length` is `None`, the requested
+    lengths are the lengths of the references.
     """
     measures: dict[str, Any] = {"max_bytes": run_args.rouge_max_bytes, "rouge_unit": run_args.rouge_unit}
     measures |= {"bleu_tokenizer": run_args.bleu_tokenizer, "length": length, **window_in(model.config)}
@@ -142,8 +142,8 @@ def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class)
 
 def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model_args, data_args, run_args) -> dict:
     """
-    Generate and save outputs for the test rows, with one requested `length`, or if `length` is `None` with the lengths
-    of the references. Return the figures, and add them to `trainer.run`.
+    Generate and save outputs for the test rows, with one requested `length`. If `length` is `None`, the requested
+    lengths are the lengths of the references. Return the metrics, and add them to `trainer.run`.
     """
     name, tokenizer = "test" if length is None else f"test_{length}", data.tokenizer
     run = trainer.run
@@ -186,7 +186,7 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
 
 
 def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[str], produced: list[int]) -> None:
-    """Write a line for each row of `test.jsonl`, in the same order. A dropped row gets the reason, not an output."""
+    """Write a line for each row of `test.jsonl`, in the same order. If a row was dropped, write why, and no output."""
     tested = iter(zip(requested, outputs, produced, strict=True))
     with path.open("w", encoding="utf-8") as file:
         for i, row in enumerate(data.splits["test"]):
@@ -234,7 +234,7 @@ def main(argv=None) -> dict:
 
 def is_causal(given: dict[str, str]) -> bool:
     """
-    Return whether a run trains a causal model. The base model decides; if it is not named or cannot be loaded, the
+    Return whether a run trains a causal model. The base model decides. If it is not named or cannot be loaded, the
     names of the options decide. Raise `ValueError` if options belong to the other kind of model.
     """
     names = [{f.name for cls in classes for f in fields(cls) if f.init} for classes in (CLASSES, CAUSAL)]

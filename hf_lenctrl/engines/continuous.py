@@ -23,9 +23,9 @@ def add_length_constraint(manager: ContinuousBatchingManager, tokenizer, length_
     Args:
         manager (`ContinuousBatchingManager`): The result of `model.init_continuous_batching(...)`, not started yet.
         tokenizer: The model's tokenizer.
-        length_units (`Sequence[str]`, *optional*): Units whose tables are built now, which takes seconds. The table of
-            another unit is built at the first request for this unit, while all requests wait. `"module:name"` is a
-            unit of your own; requests use the same name.
+        length_units (`Sequence[str]`, *optional*): Units whose unit tables (which count the units of token ids) are
+            built now, which takes seconds. The table of another unit is built at the first request for this unit,
+            while all requests wait. `"module:name"` is a unit of your own; requests use the same name.
 
     Raises:
         `ValueError`: if the manager has started, uses async batching, compilation or CUDA graphs, or has no EOS; if
@@ -66,8 +66,8 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
     """
     A logits processor that keeps outputs within or at the requested lengths, in any unit, by masking logits.
 
-    The processor stores the count of each request of the last step, by the request's id. A request that was not in the
-    last step is counted from its start, because it is new, a copy, or was evicted.
+    The processor stores, by request id, how many units each request of the last step has produced. A request that was
+    not in the last step is counted from its start, because it is new, a copy, or was evicted.
     """
 
     supported_kwargs: dict[str, type] = dict.fromkeys(FIELDS, object)  # `check` checks their values
@@ -80,13 +80,16 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         self.points: dict[str, Point] = {}  # request of the last step -> its text so far
 
     def count(self, name: str, unit: str | Unit | None = None) -> None:
-        """Build the table of a unit, by default the unit `name`. Raise `ValueError` if the unit cannot be counted."""
+        """
+        Build the unit table for requests with the unit `name`. Its unit is `unit`, by default the unit of this name.
+        Raise `ValueError` if the unit cannot be counted.
+        """
         if name not in self.counters:
             table = UnitTable.from_tokenizer(self.tokenizer, unit or name).padded(self.vocab_size)
             self.counters[name] = Counter(table, self.device)
 
     def check(self, kwargs: dict) -> None:
-        """Raise `ValueError` if the length is invalid, the unit cannot be counted, or `length_from` is given."""
+        """Raise `ValueError` if the length is invalid, if the unit cannot be counted, or if `length_from` is given."""
         if (asked := Asked.of(kwargs)) is not None:
             if asked.length_from is not None:
                 raise ValueError(
@@ -100,7 +103,7 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
-        """Count the new tokens of the requests. Their logits are the first rows, in the same order."""
+        """Count the new tokens of the requests. The requests' logits are the first rows, in the same order."""
         known, self.points = self.points, {}
         rows = (self._row(index, request.state, known) for index, request in enumerate(requests_with_new_token))
         self.rows = [row for row in rows if row is not None]
@@ -124,7 +127,9 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
 
 
 class _Processors(ContinuousBatchingLogitsProcessorList):
-    """The processors of a manager. The constraint is first, so that top-k and top-p choose among allowed tokens."""
+    """
+    The logits processors of a manager. The constraint is first, so that top-k and top-p choose among allowed tokens.
+    """
 
     def __init__(self, constraint: LengthConstraint, others: ContinuousBatchingLogitsProcessorList):
         processors = LogitsProcessorList([constraint, *others.logits_processor])
@@ -132,7 +137,10 @@ class _Processors(ContinuousBatchingLogitsProcessorList):
         self.constraint, self.tensors_required = constraint, others.tensors_required + 1
 
     def check_kwargs(self, kwargs: dict) -> None:
-        """Raise an error if the arguments of a request are invalid, before scheduling. Only this request fails."""
+        """
+        Raise an error if the arguments of a request are invalid. Only this request fails, because the check runs
+        before scheduling.
+        """
         super().check_kwargs(kwargs)
         self.constraint.check(kwargs)
 

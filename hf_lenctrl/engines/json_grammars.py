@@ -50,8 +50,9 @@ class _LLGuidance:
         return _LLGuidance(self.matcher.deep_copy(), self.bitmask, self.eos, self.ended)
 
 
-# The state of an output in a grammar. `read` reads an entry, and returns whether the grammar allows the entry; after
-# False, read no more. `allowed` returns the entries that may follow, as bits (words,). `ended` says if EOS was read.
+# The state of an output in a grammar. `read` reads an entry and returns whether the grammar allows the entry. If not,
+# nothing more may be read. `allowed` returns the entries that may follow, as bits (words,). `ended` says whether EOS
+# was read.
 Matcher = _XGrammar | _LLGuidance
 
 
@@ -69,7 +70,8 @@ def compile_schema(
         eos (`tuple[int, ...]`): Ids that end an output.
 
     Raises:
-        `ImportError`, `ValueError`: if the library is not installed; if llguidance cannot compile the schema.
+        `ImportError`: if the library is not installed.
+        `ValueError`: if llguidance cannot compile the schema.
     """
     bits = np.empty(-(-size // 32), dtype=np.int32)
     try:

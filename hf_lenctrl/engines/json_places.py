@@ -1,4 +1,6 @@
-"""Find the string of a JSON Schema in which an incomplete JSON text ends, and its length limits; needs no engine."""
+"""
+Find where an incomplete JSON text ends: in which string of a JSON Schema, with which length limits. Needs no engine.
+"""
 
 import copy
 import json
@@ -34,7 +36,7 @@ _BELOW = ("properties", "additionalProperties", "items", "prefixItems")
 PLAIN, ESCAPED, FIRST_DIGIT, AFTER_D, AFTER_DIGIT, ONE_MORE, TWO_MORE, THREE_MORE = 0, 1, 2, 3, 4, 11, 12, 13
 STATES = range(14)
 _NEXT_DIGIT = {AFTER_D: 5, AFTER_DIGIT: 5, 5: 6, 6: PLAIN}
-# first and last byte that may follow, and the next state; U+D800 to U+DFFF and overlong forms are invalid UTF-8
+# state -> first and last valid next byte, and the next state; U+D800 to U+DFFF and overlong forms are invalid UTF-8
 _CONTINUES = {
     7: (0x80, 0x9F, ONE_MORE),
     8: (0xA0, 0xBF, ONE_MORE),
@@ -60,15 +62,16 @@ class Bounds(NamedTuple):
 
 class Places:
     """
-    The places of values in a JSON Schema, and the length limits of a string at each place.
+    The places of values in a JSON Schema, and the length limits of a string at each place. A place is the tuple of
+    JSON pointers of all schemas that apply to the value.
 
     Args:
         schema (`dict`): A JSON Schema. The attribute `plain` is the same schema without `minLength` and `maxLength`.
 
     Raises:
-        `TypeError`, `ValueError`: if the schema is invalid; if a length is not an integer of at least 0, if no string
-            can have it, if it is below an unsupported keyword (`patternProperties`, `not`, ...), or if it is combined
-            with `pattern`, `format`, or texts in `enum` and `const`.
+        `TypeError`, `ValueError`: if the schema is invalid; if a length is not an integer of at least 0; if no string
+            can have the length; if the length is below an unsupported keyword (`patternProperties`, `not`, ...); or if
+            the length is combined with `pattern`, `format`, or texts in `enum` and `const`.
 
     Example:
 
@@ -124,8 +127,8 @@ class Places:
 
     def _place(self, pointers: list[str]) -> Place:
         """
-        Build a place: the JSON pointers, and the schemas to which their `$ref`, `allOf`, `anyOf` and `oneOf` lead.
-        Skip `true` and missing schemas.
+        Build a place from JSON pointers. Add the schemas to which `$ref`, `allOf`, `anyOf` and `oneOf` of these
+        schemas lead. Skip `true` and missing schemas.
         """
         found: dict[str, None] = {}
         waiting = list(pointers)
@@ -186,7 +189,10 @@ class Places:
 
 
 def _schemas(node: Any, pointer: str) -> Iterator[tuple[str, dict]]:
-    """Yield a schema and all schemas inside it, with JSON pointers. Skip values of `enum`, `const` and `default`."""
+    """
+    Yield a schema and all schemas inside it, with JSON pointers. Skip `enum`, `const` and `default`, which hold no
+    schemas.
+    """
     if not isinstance(node, dict):
         return
     yield pointer, node
@@ -233,7 +239,7 @@ class Reader:
     A reader of a JSON text, byte by byte. It tracks whether the text is inside a string, the place of the string in
     the schema, and the number of its characters so far.
 
-    A character counts at its first byte, an escape at its backslash. The text must follow the grammar.
+    A character is counted at its first byte, an escape at its backslash. The text must follow the grammar.
     """
 
     def __init__(self, places: Places):
@@ -254,7 +260,7 @@ class Reader:
 
     @property
     def where(self) -> tuple:
-        """Return the part of the state on which the allowed tokens outside of strings depend."""
+        """Return the part of the state that determines which tokens are allowed outside of strings."""
         return (tuple(self.stack), self.expects_key)
 
     def read(self, data: bytes) -> None:

@@ -27,7 +27,8 @@ def schema_of(extra_args: Any, structured_outputs: Any) -> dict[str, Any]:
 
     Raises:
         `ValueError`: if the lengths of the schema cannot be kept, or if the engine does not follow the same schema
-            without lengths. Otherwise the engine would mask the model's first choice, or the output would not be JSON.
+            without lengths. With another schema, the engine could mask the model's first choice, or the output might
+            not be JSON.
     """
     given = [extra_args[JSON], getattr(structured_outputs, "json", None)]
     try:
@@ -42,7 +43,8 @@ def schema_of(extra_args: Any, structured_outputs: Any) -> dict[str, Any]:
 
 class Text(NamedTuple):
     """
-    An output so far: the number of tokens, and the reader, `None` if the JSON is invalid (as in a rejected draft).
+    An output so far: its number of tokens, and the reader of its JSON. The reader is `None` if the JSON is invalid (as
+    in a rejected draft).
     """
 
     tokens: int
@@ -50,7 +52,10 @@ class Text(NamedTuple):
 
 
 class JsonRequest:
-    """The string lengths of a request. It reads the text, and masks a row of logits that the grammar has masked."""
+    """
+    The length limits of the strings of a request. It reads the output, and masks a row of logits that the grammar has
+    masked.
+    """
 
     def __init__(self, schema: dict[str, Any], tokenizer):
         self.lengths = StringLengths(schema, tokenizer)
@@ -60,7 +65,7 @@ class JsonRequest:
         return Text(0, Reader(self.lengths.places))
 
     def after(self, text: Text, tokens: Sequence[int]) -> Text:
-        """Return the text after more tokens."""
+        """Return the `Text` of an output after more tokens."""
         data = self.lengths.vocabulary.data
         if text.reader is None or any(not 0 <= token < len(data) for token in tokens):
             return Text(text.tokens + len(tokens), None)

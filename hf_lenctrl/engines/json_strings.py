@@ -23,11 +23,12 @@ _NEVER = 2**30  # number of characters that stands for a forbidden entry
 
 class StringVocabulary:
     """
-    The effect of each entry of a vocabulary inside a string and at the start of a string, as bit masks in words of 32
-    bits.
+    The effect of each vocabulary entry inside a string and at the start of a string. Sets of entries are bit masks
+    `(words,)`, in words of 32 bits.
 
     An entry that ends a string may also open the next string, but must not add characters to the next string. An entry
-    that begins a string must not end the same string. The model can always emit two entries instead.
+    that begins a string must not end the same string. Other entries are not needed, because the model can emit two
+    entries instead.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
@@ -57,7 +58,7 @@ class StringVocabulary:
             self.fits(PLAIN, left)
 
     def bits(self, allowed: np.ndarray) -> np.ndarray:
-        """Pack booleans into bits `(words,)`. `allowed` has at most `V` values, for the first entries."""
+        """Pack booleans into bits `(words,)`. `allowed` has at most `V` values, for the first vocabulary entries."""
         padded = np.zeros(32 * self.words, dtype=bool)
         padded[: len(allowed)] = allowed
         return np.packbits(padded, bitorder="little").view(np.int32)
@@ -105,7 +106,8 @@ class StringVocabulary:
 
     def begins(self, reader: Reader) -> np.ndarray:
         """
-        Return the entries allowed outside of strings, `(words,)`. A string that an entry begins must not be too long.
+        Return the entries allowed outside of strings, `(words,)`. If an entry begins a string, its characters must fit
+        the string's `maxLength`.
         """
         highs = []
         for head in self.heads:
@@ -134,7 +136,8 @@ def _vocabulary(tokenizer) -> StringVocabulary:
 
 class StringLengths:
     """
-    The length limits of the strings of a schema, as masks over a vocabulary that are combined with a grammar's mask.
+    The length limits of the strings of a schema, as masks over a vocabulary. They are combined with the mask of a
+    grammar.
 
     Args:
         schema (`dict`): A JSON Schema; `Places` says which schemas raise an error.
@@ -147,11 +150,11 @@ class StringLengths:
 
     def allowed(self, reader: Reader, grammar: np.ndarray, scores: torch.Tensor) -> tuple[np.ndarray, int | None]:
         """
-        Return two values: the allowed entries after a text, `(words,)`, and the model's first choice if a string must
-        end instead, otherwise `None`.
+        Return two values: the entries allowed after a text, `(words,)`, and a first choice. If the string must end
+        although the model prefers another entry, the first choice is this entry. Otherwise it is `None`.
 
         Args:
-            reader (`Reader`): The text so far.
+            reader (`Reader`): A reader that has read the text so far.
             grammar (`np.ndarray` of shape `(words,)`): The entries that the grammar of `places.plain` allows.
             scores (`torch.FloatTensor` of shape `(vocab_size,)`): The model's scores.
         """
@@ -182,8 +185,8 @@ class StringLengths:
 
     def finish(self, ids: Sequence[int], firsts: Sequence[int | None]) -> str:
         """
-        Return the JSON of an output. If a string had to end inside a word, remove this word and the white space before
-        it, provided that at least one word and `minLength` characters remain.
+        Return the JSON of an output. If a string had to end inside a word, remove the word and the white space before
+        the word, provided that at least one word and `minLength` characters remain.
 
         Args:
             ids (`list[int]` of length `positions`): The entries of the output, with or without EOS.
@@ -220,7 +223,10 @@ def _first(grammar: np.ndarray, scores: torch.Tensor) -> int:
 
 
 def forbid(allowed: np.ndarray, scores: torch.Tensor) -> torch.Tensor:
-    """Mask in place the scores `(vocab_size,)` of all entries that are not `allowed (words,)`; return the scores."""
+    """
+    Mask, in place, the scores `(vocab_size,)` of all entries that `allowed (words,)` does not contain. Return the
+    scores.
+    """
     bits = np.unpackbits(allowed.view(np.uint8), count=len(scores), bitorder="little").view(bool)
     return scores.masked_fill_(~torch.from_numpy(bits).to(scores.device), -torch.inf)
 
@@ -243,7 +249,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
 
     The grammar engine gets the schema without lengths, so a step takes the same time at any length. In a string,
     entries that are too long are masked, and the closing quote is masked until the string is long enough. An escape
-    (`\\n`, `\\u00e9`) is one character. If the model's first choice is too long, the string ends; `finish` then
+    (`\\n`, `\\u00e9`) is one character. If the model's first choice is too long, the string ends; `finish` later
     removes a word that is cut. Each call of `generate` needs its own processor.
 
     Args:
@@ -308,7 +314,10 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         self.rows = self._rows(before)
 
     def _rows(self, before: torch.Tensor) -> list[_Row]:
-        """Return the outputs so far: each continues a row of the last step, or is read from its start."""
+        """
+        Return the state of each output so far. An output either continues a row of the last step, or is read from its
+        start.
+        """
         parents, same = [], before.shape[1] + 1 == self.written.shape[1]
         for i, ids in enumerate(self.written):
             others = [i, *range(len(self.rows))] if same else []  # beam search may have reordered the rows
@@ -339,8 +348,8 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         """
         Return the JSON of an output, see `StringLengths.finish`.
 
-        `ids (sequence_length,)` are a row that `generate` returned, with the prompt, because rows of equal JSON may
-        have different prompts. Raise `ValueError` if the ids are not longer than the prompt.
+        `ids (sequence_length,)` are a row that `generate` returned. They include the prompt, because the same JSON may
+        occur after different prompts. Raise `ValueError` if the ids are not longer than the prompt.
         """
         ids, start = tuple(int(i) for i in ids), self.prompt_length
         if len(ids) <= start:

@@ -39,8 +39,8 @@ def _mask(allowed: torch.Tensor) -> torch.Tensor:
 
 class _Encoder(nn.Module):
     """
-    The graph of the encoder, from `input_ids` and `attention_mask`, each `(B, S)`, to `last_hidden_state (B, S, d)`;
-    some models also read `length (B,)`.
+    The graph of the encoder, from `input_ids` and `attention_mask`, each `(B, S)`, to `last_hidden_state (B, S, d)`.
+    The encoders of some models also read `length (B,)`.
     """
 
     def __init__(self, model):
@@ -117,8 +117,8 @@ def cache_names(layers: int) -> list[str]:
 
 def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tensor, dict]], list[str]]]:
     """
-    Yield for each graph its file name, module, inputs and output names. An input is an example tensor, with the names
-    of its dynamic dimensions.
+    Yield for each graph its file name, module, inputs and output names. Each input is a pair of an example tensor and
+    the names of its dynamic dimensions.
     """
     # the exporter merges inputs that are the same tensor, and makes dimensions of size 0 or 1 constant
     batch, source, new, before, known = 2, 9, 3, 4, 5
@@ -161,18 +161,20 @@ def export_onnx(model, tokenizer, output_dir: str | Path, quantization: str = "f
     Export a length-controlled model for ONNX Runtime, in Python or in a browser, into a folder.
 
     The function writes `onnx/encoder_model.onnx` and `onnx/decoder_model_merged.onnx`. Their inputs and outputs have
-    the names that optimum and transformers.js use; the inputs `length (B,)` and `progress (B, T)` are new. The decoder
-    needs an empty cache at the first step. The folder also gets the configurations, the tokenizer and `lenctrl.json`.
+    the names that optimum and transformers.js use. Two inputs are new: `length (B,)`, and `progress (B, T)`, the units
+    produced so far. The decoder needs an empty cache at the first step. The folder also gets the configurations, the
+    tokenizer and `lenctrl.json`.
 
     Args:
         model (`PreTrainedModel`): A length-controlled encoder-decoder with its head, in float32 or half precision.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
         output_dir (`str` or `Path`): A folder; it may exist.
-        quantization (`str`, *optional*, defaults to `"float32"`): `"int8"` gives weights of 8 bits.
+        quantization (`str`, *optional*, defaults to `"float32"`): `"float32"`, or `"int8"` for weights of 8 bits.
 
     Raises:
-        `ValueError`: if the model has no encoder or no length control; if it has a length head, an unfilled unit
-            table, or no classes of its own (`LenCtrlForSeq2SeqLM`); or if the quantization is unknown.
+        `ValueError`: if the model has no encoder or no length control; if it has a length head or an unfilled unit
+            table; if it is a `LenCtrlForSeq2SeqLM` (its model family has no classes of its own); or if the
+            quantization is unknown.
         `ImportError`: if onnxruntime is not installed.
     """
     import_onnxruntime()
@@ -232,8 +234,8 @@ def _quantize(path: Path) -> None:
 
 def _transpose_tied(graph, onnx) -> None:
     """
-    Store an embedding that is tied to the head in the head's layout. A `Transpose` before the head would convert the
-    weights to float32 at each step, and two copies would take twice the space.
+    Store an embedding that shares its weights with the head in the layout of the head. A `Transpose` before the head
+    would convert the weights to float32 at each step, and two copies would take twice the space.
     """
     weights = {weight.name: weight for weight in graph.initializer}
     for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in weights]:

@@ -16,7 +16,7 @@ from .rules_file import read_table
 
 
 class _Session:
-    """A session of ONNX Runtime, as a function from named tensors to named tensors, without copies."""
+    """A session of ONNX Runtime, which is called with named tensors and returns named tensors, without copies."""
 
     def __init__(self, path: Path, threads: int):
         library = import_onnxruntime()
@@ -49,7 +49,7 @@ class _Encoder(nn.Module):
 
 
 class _Past:
-    """The decoder's cache. `tensors` maps inputs of the graph to tensors `(rows, heads, positions, width)`."""
+    """The decoder's cache. `tensors` maps names of graph inputs to tensors `(rows, heads, positions, width)`."""
 
     is_compileable = False
 
@@ -68,9 +68,9 @@ class _Past:
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """
-        Select the rows `beam_idx (new_rows,)` of the cache. The encoder's part depends only on the source, so it does
-        not change if each row keeps its source, as in most steps of beam search. A search by length may change the
-        number of rows of a source.
+        Select the rows `beam_idx (new_rows,)` of the cache. The encoder's part of the cache depends only on the
+        source. So this part stays as it is if each row keeps its source, as in most steps of beam search. A search by
+        length may change the number of rows of a source.
         """
         first = self.first[beam_idx]  # (new_rows,)
         same, self.first = torch.equal(first, self.first), first
@@ -82,7 +82,7 @@ class _Past:
 class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """
     An exported model on a CPU, with `generate` of transformers: `OnnxModel(folder).generate(**inputs, length=75,
-    length_constraint="exact", num_beams=4)`. The pipeline accepts it as a model.
+    length_constraint="exact", num_beams=4)`. The pipeline accepts such a model.
 
     Args:
         folder (`str` or `Path`): The output folder of `lenctrl export`.
@@ -147,7 +147,9 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         labels=None,
         **kwargs,
     ) -> Any:
-        """Compute the logits of a step, or of whole `labels`: `(batch_size, sequence_length, vocab_size)`."""
+        """
+        Compute the logits `(batch_size, sequence_length, vocab_size)` of a step, or of all positions of `labels`.
+        """
         if decoder_input_ids is None:
             start = torch.full_like(labels[:, :1], self.generation_config.decoder_start_token_id)
             before = labels[:, :-1].masked_fill(labels[:, :-1] == -100, self.config.pad_token_id)
@@ -169,7 +171,9 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         return Seq2SeqLMOutput(logits=outputs["logits"], **{CACHE: past})
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
-        """Add the progress, counted from all ids of each row so far. Beam search has already reordered the rows."""
+        """
+        Add the progress (units so far), counted from all ids of each row. Beam search has already reordered the rows.
+        """
         inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         progress = self.table.progress(input_ids)  # (rows, T)
         return inputs | {"progress": progress[:, -inputs["decoder_input_ids"].shape[1] :]}

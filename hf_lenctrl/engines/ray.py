@@ -29,17 +29,17 @@ class LengthControlledGenerator:
     Args:
         model (`str`): Folder or Hub name of the model.
         text_column (`str`, *optional*, defaults to `"text"`): Column of the sources.
-        length_column (`str`, *optional*, defaults to `"length"`): Column of lengths, 40 or `"40"`, or of ranges, `[30,
-            42]` or `"30-42"`; ignored if the options have `length` or `length_ratio`. `None` means the model's default
-            length.
+        length_column (`str`, *optional*, defaults to `"length"`): Column of lengths (40 or `"40"`) or ranges
+            (`[30, 42]` or `"30-42"`). The column is ignored if the options have `length` or `length_ratio`. `None`
+            means the model's default length.
         dtype (`str`, *optional*): Type of the weights, such as `"bfloat16"`.
         options: Options of a call of `LengthControlledGenerationPipeline`: `length_constraint="max"`, `num_beams=4`,
             `batch_size=32` (the number of texts in one batch of the model), and others.
 
     Raises:
         `TypeError`, `ValueError`: if the options have `num_return_sequences`, `references` or several lengths of a
-            text, because a row has one output; if a batch lacks a column or has an invalid length. Also the errors of
-            the pipeline.
+            text, because a row has one output; if a batch lacks a column, already has an added column, or has an
+            invalid length. Also the errors of the pipeline.
     """
 
     def __init__(
@@ -72,8 +72,9 @@ class LengthControlledGenerator:
 
         Returns:
             `dict`: the columns of the batch, and `generated_text`; `generated_length` in units; `requested_length`, an
-                integer or `[low, high]`; `within`, whether the generated length is in the window of the constraint
-                (without a constraint, whether it equals the requested length; true if no length was requested).
+                integer or `[low, high]`; `within`, whether the generated length is in the window of the constraint. If
+                there is no constraint, `within` is whether the lengths are equal. If no length was requested, `within`
+                is true.
         """
         if taken := [name for name in ADDED if name in batch]:
             raise ValueError(f"the batch has columns {', '.join(taken)}, which are added here; rename or drop them")

@@ -1,4 +1,4 @@
-"""Read the length of a request to an engine, count the text, and mask the logits; needs no engine."""
+"""Read the length of a request to an engine, count the units of the text, and mask the logits; needs no engine."""
 
 import math
 from collections import defaultdict
@@ -28,7 +28,7 @@ class Asked:
     constraint: str
     low: int
     high: int
-    length_from: str | tuple[int, ...] | None = None  # the marker between the thoughts and the answer
+    length_from: str | tuple[int, ...] | None = None  # the marker that ends the thoughts (reasoning text)
     budget: int | None = None  # maximum number of tokens of the thoughts
 
     @property
@@ -78,7 +78,7 @@ class Asked:
 class Point(NamedTuple):
     """
     The state of a text so far: its number of tokens (thoughts included), its number of units, and its state in the
-    unit table, which is below 0 inside `Thoughts`.
+    automaton of the unit table. This state is below 0 inside `Thoughts`.
     """
 
     tokens: int
@@ -87,7 +87,7 @@ class Point(NamedTuple):
 
 
 class Counter:
-    """A counter of texts in one unit. It has the table on the device for masks, and on the CPU for counts."""
+    """A counter of the units of texts. It has the unit table on the device for masks, and on the CPU for counts."""
 
     def __init__(self, table: UnitTable, device: torch.device, marker: AnswerMarker | None = None):
         self.thoughts = None if marker is None else Thoughts(marker, table)
@@ -100,7 +100,8 @@ class Counter:
     def start(self, prompt: Sequence[int] | None) -> Point:
         """
         Return the point at which an output starts. An engine decodes the output after the prompt, so decoding keeps a
-        space before the first word of the output, unless the prompt has no text. The output always begins a new word.
+        space before the first word of the output, unless the prompt has no text. The first word of the output always
+        counts as a new word.
         """
         ids = np.asarray(prompt if prompt else [], dtype=np.int64)
         known = ids[(ids >= 0) & (ids < self.following.shape[1])]  # the id of an image is beyond the vocabulary
@@ -111,7 +112,7 @@ class Counter:
         return Point(0, 0, 2 if self.table.unit == "word" else 1)
 
     def after(self, point: Point, tokens: Sequence[int]) -> Point:
-        """Return the point after more tokens; forbidden tokens also count."""
+        """Return the point after more tokens. Forbidden tokens are also counted."""
         written, units, state = point
         for token in tokens:
             token = max(int(token), 0)  # -1 is a draft that will be rejected
@@ -124,14 +125,20 @@ class Counter:
         return Point(written, units, state)
 
     def forced(self, row: "Row") -> int | None:
-        """Return the next token of the marker if the thoughts of a row have used up their budget, else `None`."""
+        """
+        Return the next token of the end-of-thoughts marker if the thoughts of a row have used up their budget, else
+        `None`.
+        """
         if self.thoughts is None or row.asked.budget is None or row.point.state >= 0:
             return None
         ids, over = self.thoughts.marker.ids, row.point.tokens - row.asked.budget
         return ids[over] if 0 <= over < len(ids) else None
 
     def process(self, constraint: str, eos: tuple[int, ...]) -> LengthConstraintLogitsProcessor:
-        """Return the cached logits processor of a constraint and EOS ids. Its method `constrain` takes the lengths."""
+        """
+        Return the cached logits processor of a constraint and EOS ids. Lengths are arguments of its method
+        `constrain`.
+        """
         if (key := (constraint, eos)) not in self.processes:
             self.processes[key] = LengthConstraintLogitsProcessor(
                 self.table, 1, constraint, eos_token_id=list(eos), length_from=self.thoughts
@@ -153,7 +160,8 @@ class Row:
 def mask(logits: torch.Tensor, rows: list[Row], counters: dict[Any, Counter]) -> torch.Tensor:
     """
     Mask the tokens that the constraint of each row forbids, like `LengthConstraintLogitsProcessor`. A row inside its
-    thoughts has no length constraint. When the budget is used up, only the next token of the marker is allowed.
+    thoughts has no length constraint. When the thoughts have used up their budget, only the next token of the
+    end-of-thoughts marker is allowed.
 
     Args:
         logits (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits, also of rows without a requested length.

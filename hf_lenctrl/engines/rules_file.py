@@ -1,4 +1,4 @@
-"""`lenctrl.json`: the unit table and rules of a model, for engines that cannot import this package."""
+"""The file `lenctrl.json`: the unit table and rules of a model, for engines that cannot import this package."""
 
 import json
 from pathlib import Path
@@ -18,10 +18,10 @@ VERSION = 1
 
 def describe(model) -> dict[str, Any]:
     """
-    Return the unit table and the rules of a length-controlled model as a dictionary for JSON; `docs/onnx.md` explains
-    the values.
+    Return the unit table (which counts the units of token ids) and the rules of a length-controlled model as a
+    dictionary for JSON. `docs/onnx.md` explains the values.
 
-    Entries that behave equally in all states share a class; a vocabulary of thousands of entries has some dozens of
+    Vocabulary entries that behave equally in all states share a class. Thousands of entries have some dozens of
     classes. `None` means infinity, such as the cost of a forbidden entry.
 
     Args:
@@ -57,14 +57,20 @@ def describe(model) -> dict[str, Any]:
 
 
 def _numbers(values: torch.Tensor) -> Any:
-    """Convert a tensor to nested lists; numbers of `LONGEST` or more, which stand for infinity, become None."""
+    """
+    Convert a tensor to nested lists. Numbers whose absolute value is at least `LONGEST` mean infinity, and become
+    `None`.
+    """
     if values.dim() > 1:
         return [_numbers(row) for row in values]
     return [None if abs(value) >= LONGEST else int(value) for value in values.tolist()]
 
 
 def _limit(model) -> dict[str, Any]:
-    """Return the coefficients of `token_limit`, which is linear in the length, and the model's `positions`."""
+    """
+    Return the coefficients of `token_limit`, which is linear in the length, and the model's number of decoder
+    positions.
+    """
     table = model.unit_table
     many, more = (
         int(token_limit(table, as_target(length, None, None, 1, table.weights.device), 0, None))

@@ -25,8 +25,8 @@ logger = init_logger("vllm.hf_lenctrl")
 
 class Request:
     """
-    A running request. It has a requested length and a `Counter`, or a `JsonRequest` as its counter. The counter is
-    None if the text cannot be counted.
+    A running request. It has either a requested length and a `Counter`, or a `JsonRequest` as its counter. The counter
+    is `None` if the text cannot be counted.
     """
 
     def __init__(self, asked: Asked | None, params: SamplingParams, counter: Any):
@@ -53,7 +53,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     A logits processor that keeps outputs within or at the requested lengths, in any unit, by masking logits.
 
     One class serves both model runners, because both load each entry point of `vllm.logits_processors`. V2 passes the
-    states of its requests to the constructor, V1 passes a device.
+    states of its requests to the constructor. V1 passes a device.
     """
 
     def __init__(self, vllm_config: VllmConfig, where: Any, is_pin_memory: bool = False):
@@ -66,7 +66,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         self.counters: dict[Any, Counter | None] = {}  # `Asked.counted` -> counter
         config = vllm_config.additional_config
         names = config.get("length_units", []) if isinstance(config, dict) else []
-        self.units = {name: load_unit(name) for name in names}  # a request cannot import another module
+        self.units = {name: load_unit(name) for name in names}  # loaded now, because a request cannot import modules
         for name in names:
             self.counters[name] = self._count(name)
 
@@ -159,13 +159,14 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     def _drafted(self, ctx: LogitsContext, states: LogitsProcRequestState):
         """
-        Return two lists: the rows with a length, each with its text so far, and the rows that must end.
+        Return two lists: the rows with a length, each with its text so far, and the rows that must end. A draft is a
+        token that speculative decoding proposes.
 
         | row | text so far |
         |---|---|
         | inside a prompt | none, because no token is sampled after this row |
         | the first token, or the first after an interruption | counted from the start of the output |
-        | the first row of a step | the text of a row of the last step, after its accepted drafts, plus one token |
+        | the first row of a step | the text after the last accepted draft of the last step, plus one token |
         | a draft | the text of the row before, plus the draft |
         """
         rows: list[Place] = []
@@ -192,7 +193,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     @staticmethod
     def _recounted(counter: Any, ids: torch.Tensor, prompt: int) -> Any:
         """
-        Return the point after the ids `(positions,)`, counted from the start. The first `prompt` ids are the prompt.
+        Return the point after all ids `(positions,)`, counted from the start. The first `prompt` ids are the prompt.
         """
         tokens = ids.tolist()
         return counter.after(counter.start(tokens[:prompt]), tokens[prompt:])
@@ -213,7 +214,10 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         return request
 
     def _listed(self):
-        """Return two lists: the rows with a length, and the rows that must end, because they cannot be counted."""
+        """
+        Return two lists: the rows with a length, each with its text so far, and the rows that must end because they
+        cannot be counted.
+        """
         rows: list[Place] = []
         ended: list[tuple[int, Request]] = []
         for index, request in sorted(self.requests.items()):

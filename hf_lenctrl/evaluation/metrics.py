@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ..length_units import LENGTH_UNITS, UnitTable, count_texts, count_units
-from ..lengths import check_counts, check_name, check_tolerance, is_integer, window_of
+from ..lengths import check_counts, check_name, check_tolerance, is_integer, plural, window_of
 
 
 logger = logging.getLogger(__name__)
@@ -20,13 +20,13 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int], *, toleran
 
     Args:
         produced (`Sequence[int]`), requested (`Sequence[int]`): One length for each output.
-        tolerance (`int`, `float`, `tuple` or `list`, *optional*): A window around each length, like
+        tolerance (`int`, `float`, `tuple` or `list`, *optional*): A window around each requested length, like
             `length_tolerance` of `generate`.
 
     Returns:
-        `dict[str, float]`: `variance`, the mean squared difference (Takase & Okazaki 2019, eq. 8); `mae`, the mean
-            absolute difference; `exact` and `over`, the shares (0 to 1) of outputs that have exactly the requested
-            length, and of longer outputs; with a tolerance also `within`, the share inside the window.
+        `dict[str, float]`: `variance` is the mean squared difference (Takase & Okazaki 2019, eq. 8), and `mae` the
+            mean absolute difference. `exact` is the share (0 to 1) of outputs that have the requested length, and
+            `over` the share of longer outputs. If there is a tolerance, `within` is the share inside the window.
 
     Raises:
         `ValueError`: if there are no outputs, if the numbers of lengths differ, or if the tolerance is invalid.
@@ -91,7 +91,9 @@ def _rouge_tokenizer(unit: str, use_stemmer: bool) -> Any:
 
 
 def _model_average(scores: Sequence[Any], sizes: Sequence[int]) -> tuple[float, float]:
-    """Return recall and F1 over several references; `sizes` holds the number of n-grams of each reference."""
+    """
+    Return two values over several references: recall and F1. `sizes` holds the number of n-grams of each reference.
+    """
     if len(scores) == 1:
         return scores[0].recall, scores[0].fmeasure
     recall = sum(score.recall * size for score, size in zip(scores, sizes, strict=True)) / max(1, sum(sizes))
@@ -119,8 +121,8 @@ def rouge_metrics(
         max_bytes (`int`, *optional*): Cut each prediction to this number of UTF-8 bytes first (75 in DUC 2004), and
             drop a character that is cut in two. References are not cut.
         use_stemmer (`bool`, *optional*, defaults to `True`): Compare Porter stems, like ROUGE-1.5.5 `-m`.
-        unit (`str`, *optional*, defaults to `"word"`): `"word"`, a run of ASCII letters and digits, as `rouge_score`
-            defines it; `"character"` for Japanese and Chinese, which have no such words.
+        unit (`str`, *optional*, defaults to `"word"`): `"word"` is a run of ASCII letters and digits, as `rouge_score`
+            defines it. `"character"` is for Japanese and Chinese, which have no such words.
 
     Returns:
         `dict[str, float]`: `rouge1_recall`, `rouge1_f1`, and so on.
@@ -180,16 +182,16 @@ def build_compute_metrics(
     bleu_tokenizer: str | None = None,
 ) -> Callable:
     """
-    Build `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`. From an `EvalPrediction`,
-    `compute_metrics` computes the figures of `length_metrics`, `distinct` (see `distinct_share`), and the figures of
-    quality with their settings. The function warns if nearly all outputs are the same text although the sources
-    differ. Two rows have the same source if their inputs are equal. Inputs need a Trainer with
-    `include_for_metrics=["inputs"]`; otherwise the references are compared.
+    Build the function `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`. From an
+    `EvalPrediction`, `compute_metrics` computes the `length_metrics`, `distinct` (see `distinct_share`), ROUGE (or
+    BLEU and chrF), and a text of the settings. The function warns if nearly all outputs are the same text although the
+    sources differ. To compare the sources, set `include_for_metrics=["inputs"]` in the training arguments. If the
+    inputs are missing, the references are compared instead.
 
     Args:
         length (`int` or `list[int]`, *optional*): The requested length of all examples, or a list with one for each;
             by default the length of each reference.
-        tolerance (`int`, `float`, `tuple` or `list`, *optional*): See `length_metrics`; adds `within`.
+        tolerance (`int`, `float`, `tuple` or `list`, *optional*): Adds `within`, see `length_metrics`.
         max_bytes (`int`, *optional*), rouge_unit (`str`, *optional*): See `rouge_metrics`.
         bleu_tokenizer (`str`, *optional*): Measure BLEU with this tokenizer, and chrF, instead of ROUGE.
     """
@@ -221,7 +223,7 @@ def build_compute_metrics(
             quality = translation_metrics(predictions, references, bleu_tokenizer=bleu_tokenizer)
             settings = f"BLEU: {quality.pop('bleu_signature')}; chrF: {quality.pop('chrf_signature')}"
         against = "the reference" if length is None else length if is_integer(length) else "lengths of the rows"
-        settings = f"length: {length_unit}s against {against}; {settings}"
+        settings = f"length: {plural(length_unit)} against {against}; {settings}"
         sources = sources_of(evaluation)
         _warn_of_alike(predictions, sources, requested)
         figures = length_metrics(produced, requested, tolerance=tolerance)
@@ -230,11 +232,14 @@ def build_compute_metrics(
     return compute_metrics
 
 
-_MANY, _ALIKE = 10, 0.9  # warn for at least this many outputs of shared lengths, if this share is the same text
+_MANY, _ALIKE = 10, 0.9  # for a warning: minimum number of outputs of shared lengths, share of equal texts
 
 
 def _warn_of_alike(texts: Sequence[str], sources: Sequence[Hashable], requested: Sequence[int]) -> None:
-    """Warn if nearly all outputs, or nearly all of each length, are the same text although the sources differ."""
+    """
+    Warn if nearly all outputs, or nearly all outputs of each requested length, are the same text although the sources
+    differ.
+    """
     whole = Counter(text for _, text in {*zip(sources, texts, strict=True)})
     groups: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for length, _, text in {*zip(requested, sources, texts, strict=True)}:
@@ -264,11 +269,12 @@ def translation_metrics(
             `"zh"`, `"ko-mecab"`, `"char"`, ...
 
     Returns:
-        `dict`: `bleu` and `chrf`, 0 to 100, and their signatures, `bleu_signature` and `chrf_signature`.
+        `dict`: the scores `bleu` and `chrf`, 0 to 100, and their signatures, `bleu_signature` and `chrf_signature`.
 
     Raises:
         `ImportError`: if sacrebleu, or MeCab for Japanese, is not installed.
-        `ValueError`: if there are no outputs, if the number of references differs, or if the tokenizer is unknown.
+        `ValueError`: if there are no outputs, if the number of references is different, or if the tokenizer is
+            unknown.
     """
     _check_pairs(outputs, references, "each output needs one reference")
     bleu = bleu_metric(bleu_tokenizer)
@@ -323,8 +329,8 @@ def filled_end(text: str) -> bool:
 
 def text_quality(texts: Sequence[str]) -> dict[str, float]:
     """
-    Return the shares of texts, 0 to 1, with faults that an exact length may hide: `repeated` (see `repeats`) and
-    `filled_end` (see the function).
+    Return the shares of texts, 0 to 1, with two faults that an exact length may hide: `repeated` (see the function
+    `repeats`) and `filled_end` (see the function of this name).
 
     Example:
 
@@ -342,11 +348,11 @@ def text_quality(texts: Sequence[str]) -> dict[str, float]:
 def distinct_share(texts: Sequence[str], sources: Sequence[Hashable] | None = None) -> float:
     """
     Return the number of distinct texts divided by the number of texts, 0 to 1. The share is low if a model meets its
-    lengths but ignores its sources. With `sources`, one for each text, equal pairs of source and text count as one
-    text.
+    lengths but ignores its sources. If `sources` has the source of each text, equal pairs of source and text are
+    counted as one text.
 
     Raises:
-        `ValueError`: if `texts` is empty, or if the number of sources differs.
+        `ValueError`: if `texts` is empty, or if the numbers of texts and sources differ.
 
     Example:
 

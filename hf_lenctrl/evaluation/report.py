@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Template
 
 from ..length_units import check_texts, count_texts
-from ..lengths import check_length
+from ..lengths import check_length, plural
 from .metrics import distinct_share, length_metrics
 
 
@@ -29,19 +29,21 @@ _UNDER, _EXACT, _OVER = "#0072B2", "#009E73", "#D55E00"  # colours of Okabe & It
 @dataclass
 class LengthReport:
     """
-    The report of how well requested lengths were kept, for each unit.
+    A report for each unit of how well texts keep their requested lengths.
 
     Fields:
-        units (`dict[str, dict]`): For each unit, the figures `n`, `variance`, `mae`, `exact`, `over`,
-            `within_10_percent`, `distinct` (see `distinct_share`), and with a window `within`; `buckets` of requested
-            lengths, each with `low`, `high` (both included) and the same figures; and `worst`, the examples with the
-            largest differences: `index` (from 0), `requested`, `produced`, `text`. Shares are 0 to 1.
-        lengths (`dict[str, tuple[list[int], list[int]]]`): Produced and requested lengths of each unit, in units.
-        rouge (`dict`, *optional*): Figures of `rouge_metrics` and their `settings`, shown with the lengths.
-        baseline (`dict`, *optional*): `rouge_metrics` of a baseline, and its `name`.
-        text (`dict`, *optional*): Figures of `text_quality`.
+        units (`dict[str, dict]`): For each unit, a dictionary with the metrics `n` (number of texts), `variance`,
+            `mae`, `exact`, `over`, `within_10_percent` and `distinct` (see `distinct_share`). If there is a window,
+            also `within`. Shares are 0 to 1. `buckets` lists ranges of requested lengths, each with `low` and `high`
+            (both included) and the same metrics. `worst` lists the texts with the largest differences, each with
+            `index` (from 0), `requested`, `produced` and `text`.
+        lengths (`dict[str, tuple[list[int], list[int]]]`): For each unit, the produced lengths and the requested
+            lengths.
+        rouge (`dict`, *optional*): Result of `rouge_metrics`, and its `settings`. The report shows both.
+        baseline (`dict`, *optional*): Result of `rouge_metrics` for a baseline, and the `name` of the baseline.
+        text (`dict`, *optional*): Result of `text_quality`.
         sources (`int`, *optional*): Number of different sources, if the sources are known.
-        rows (`dict`, *optional*): Numbers of rows that were `read` from a file and `left_out`.
+        rows (`dict`, *optional*): Two numbers of rows of a file: `read`, and `left_out` of the report.
     """
 
     units: dict[str, dict[str, Any]]
@@ -58,12 +60,12 @@ class LengthReport:
         return {name: value for name, value in parts.items() if value is not None}
 
     def markdown(self) -> str:
-        """Render the report as Markdown tables; long texts are cut."""
+        """Render the report as Markdown tables. Long texts are cut."""
         template = Template(TEMPLATE.read_text("utf-8"), trim_blocks=True, keep_trailing_newline=True)
         return template.render(**self.to_dict(), cells=_cells, escape=escape)
 
     def save(self, folder: str | Path) -> None:
-        """Write `report.json`, `report.md` and, if matplotlib is installed, `report.png`; replace older files."""
+        """Write `report.json`, `report.md` and, if matplotlib is installed, `report.png`. Older files are replaced."""
         folder, picture = Path(folder), "\n![Requested and produced lengths](report.png)\n"
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -97,7 +99,7 @@ class LengthReport:
                 _plot_differences(right, produced, requested, unit)
                 exact, *_, over, within = _shares(figures)
                 left.set_title(f"{figures['n']:,} outputs, {within} within ±10 %")
-                right.set_title(f"exact {exact}, over {over}, MAE {figures['mae']:.2f} {unit}s")
+                right.set_title(f"exact {exact}, over {over}, MAE {figures['mae']:.2f} {plural(unit)}")
                 for axes in (left, right):
                     axes.legend(frameon=False)
                     axes.grid(color="0.9", linewidth=0.8)
@@ -123,12 +125,12 @@ def length_report(
 
     Args:
         predictions (`Sequence[str]`): Texts, without special tokens.
-        requested (`Sequence[int]` or `Mapping[str, Sequence[int]]`): One length for each text; for several units, a
+        requested (`Sequence[int]` or `Mapping[str, Sequence[int]]`): One length for each text. For several units, a
             dictionary with such a list for each unit, `{"character": [...], "word": [...]}`.
         units (`Sequence[str]`): `"token"` and other units with a name, see `count_units`.
         sources (`Sequence`, *optional*): The source of each text, for `distinct` (see `distinct_share`).
-        tokenizer (`PreTrainedTokenizerBase`, *optional*): Needed to count tokens. It splits each text again, as a
-            target; special tokens do not count.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): Needed if the units include `"token"`. It encodes each text
+            again, as a target; special tokens do not count.
         bucket_width (`int`, *optional*): Width of a bucket of requested lengths; buckets begin at multiples of this
             width, and empty buckets are dropped. The default is the smallest of 1, 2, 5, 10, 20, ... with at most 8
             buckets.
@@ -222,7 +224,7 @@ def _cells(figures: dict[str, Any]) -> str:
 
 
 def escape(text: Any, most: int | None = None) -> str:
-    """Escape a text for Markdown and HTML, in one line of at most `most` characters."""
+    """Cut a text to one line of at most `most` characters, and escape this line for Markdown and HTML."""
     text = " ".join(str(text).split())
     text = text if most is None or len(text) <= most else f"{text[: most - 1]}…"
     return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", html.escape(text, quote=False))
@@ -240,8 +242,8 @@ def _plot_lengths(axes, produced: list[int], requested: list[int], unit: str) ->
     axes.plot(ends, ends, color="0.35", linewidth=1, label="as requested")
     axes.scatter(x, y, [max(4, scale * n) for n in counts.values()], color=_UNDER, alpha=0.5, linewidths=0)
     axes.set_xlim(ends)
-    axes.set_xlabel(f"requested length ({unit}s)")
-    axes.set_ylabel(f"produced length ({unit}s)")
+    axes.set_xlabel(f"requested length ({plural(unit)})")
+    axes.set_ylabel(f"produced length ({plural(unit)})")
 
 
 def _plot_differences(axes, produced: list[int], requested: list[int], unit: str) -> None:
@@ -254,5 +256,5 @@ def _plot_differences(axes, produced: list[int], requested: list[int], unit: str
     names, colors = ["shorter", "exact", "longer"], [_UNDER, _EXACT, _OVER]
     axes.hist(values, bins=edges, stacked=True, color=colors, label=names, rwidth=0.9)
     axes.set_xlim(min(edges[0], -5.5), max(edges[-1], 5.5))
-    axes.set_xlabel(f"produced − requested ({unit}s)")
+    axes.set_xlabel(f"produced − requested ({plural(unit)})")
     axes.set_ylabel("number of outputs")

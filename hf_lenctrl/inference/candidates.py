@@ -1,4 +1,4 @@
-"""Plans: which candidates the model generates for the requests of a call, and which of them are returned."""
+"""Plans: which candidates the model generates for the requests of a call, and which candidates are returned."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ class Candidate:
 
     output: dict[str, Any]  # the output for the user, see `GeneratedText`
     score: float | None = None  # log-probability in the search, if the call or the plan needs scores
-    token_score: float | None = None  # mean log-probability of a token, see `token_log_probabilities`
+    token_score: float | None = None  # mean log-probability per token, see `token_log_probabilities`
 
     @property
     def text(self) -> str:
@@ -30,16 +30,16 @@ class Candidate:
 @dataclass(eq=False)
 class Job:
     """
-    A generation job: a request and a planned length.
+    A generation job: a request, and the planned length for its candidates.
 
     Attributes:
-        request (`Request`): The request. If all requests of a source share the job, the request with the highest
+        request (`Request`): The request. If all requests of a source share the job, the request with the greatest
             length.
         planned (`int`, *optional*): Length that the decoder is conditioned on; 0 if there is no planned length, `None`
             if the call has no length.
         low, high (`int`): The lowest and the highest length of the output.
         count (`int`): Number of candidates that the model generates.
-        search (`SearchByLength`, *optional*): The search that replaces a beam search.
+        search (`SearchByLength`, *optional*): A search by length, which this job uses instead of a beam search.
         candidates (`list[Candidate]`): The generated candidates, in the order of the model.
     """
 
@@ -72,7 +72,7 @@ class Single:
         yield jobs
 
     def groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """Return groups of neighbouring jobs. The jobs of a group share a batch, and `batch_size` counts groups."""
+        """Return groups of neighbouring jobs. A group stays in one batch, and `batch_size` counts groups."""
         return [[job] for job in jobs]
 
     def options(self, job: Job) -> dict[str, Any]:
@@ -87,8 +87,8 @@ class Single:
 @dataclass  # because the `__init__` of `Single` does not call `__post_init__`
 class NBest(Single):
     """
-    A plan that generates several candidates for each request and returns the best: for reranking, several outputs and
-    ranges.
+    A plan that generates several candidates for each request and returns the best, for reranking, for several outputs
+    of a source, or for a range of lengths.
     """
 
     def __post_init__(self):
@@ -109,7 +109,7 @@ class NBest(Single):
         return self.call.options if job.count == 1 else _with_beams(self.call.options, self.call.defaults, job.count)
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
-        """Return the best output of each request, or a list of its `num_return_sequences` best outputs."""
+        """Return the best output of each request, or a list of the best if `num_return_sequences` is above 1."""
         results: list[Any] = []
         for request, own in zip(requests, _of_each(requests, jobs), strict=True):
             best = self._ordered(request, [candidate for job in own for candidate in job.candidates])
@@ -125,7 +125,7 @@ class NBest(Single):
             order = rerank(request.source.text, texts, scores)
         elif scores is not None:
             order.sort(key=lambda k: -scores[k])
-        if self.call.ranged:  # two planned lengths may lead to the same text; repeated texts come last
+        if self.call.ranged:  # two planned lengths may give the same text, so repeated texts come last
             first = {texts[k]: k for k in reversed(order)}
             order.sort(key=lambda k: first[texts[k]] != k)
         return [candidates[k] for k in order]
@@ -135,14 +135,14 @@ class NBest(Single):
 class Choice(Single):
     """
     A plan that chooses the best of several candidates. The model generates candidates with several planned lengths,
-    without a planned length, and without any length (the natural text). The requests of a source share its candidates.
+    with only the constraint, and without any length (the natural text). The requests of a source share its candidates.
     If a source has many requests, one search by length replaces the searches for each request. If no candidate fits a
-    request, the model generates candidates for this request.
+    request, the model generates more candidates for this request.
     """
 
     config: ChoiceConfig
     search: SearchByLength
-    natural: dict[int, Job] = field(default_factory=dict, init=False)  # place -> job of the natural text
+    natural: dict[int, Job] = field(default_factory=dict, init=False)  # place of a source -> job of its natural text
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
         """Return the jobs of the requests, grouped by source."""
@@ -175,9 +175,9 @@ class Choice(Single):
 
     def stages(self, jobs: list[Job], requests: Sequence[Request]) -> Iterator[list[Job]]:
         """
-        Yield the jobs of each stage. With `"max"`, the natural texts come first, because a natural text that fits is
-        chosen. With other constraints natural texts seldom fit, so all come in one stage, which is faster. The last
-        stage has the jobs of requests for which no candidate fits.
+        Yield the jobs of each stage. With `"max"`, the first stage generates the natural texts, because no other
+        candidate is needed if the natural text fits. With other constraints, natural texts seldom fit, so one stage
+        generates all candidates, which is faster. The last stage has the jobs of requests for which no candidate fits.
         """
         if self.call.length_constraint == "max":
             natural = list(self.natural.values())
@@ -197,14 +197,20 @@ class Choice(Single):
         return [list(own) for _, own in groupby(jobs, key=lambda job: job.request.place)]
 
     def options(self, job: Job) -> dict[str, Any]:
-        """Return the options of `generate`, with at least `job.count` beams; ignore the model's default number."""
+        """
+        Return the options of `generate`: either a search by length, or at least `job.count` beams. Ignore the model's
+        default number of beams.
+        """
         options = _with_beams(self.call.options, self.call.options.get("generation_config"), job.count)
         if job.search is None:
             return options
         return {**options, "num_beams": 1, "num_return_sequences": 1, "custom_generate": job.search}
 
     def _pools(self, requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Candidate]]:
-        """Return for each request the candidates of its source that fit, or the request's own if none fits."""
+        """
+        Return for each request the candidates of its source that fit. If none of these fits, return the candidates of
+        the request's own jobs.
+        """
         found: dict[int, list[Candidate]] = {}
         for job in jobs:
             found.setdefault(job.request.place, []).extend(job.candidates)
@@ -220,7 +226,7 @@ class Choice(Single):
         natural = {place: job.candidates[0].text for place, job in self.natural.items()}
         plain: dict[Pair, float] = {}  # log-probability without a length
         for job in jobs:
-            if job.search is not None:  # these scores are without a length; the best one of a text comes last
+            if job.search is not None:  # scores without a length; reversed, so that the best score of a text is kept
                 plain |= {(job.request.place, each.text): each.score or 0.0 for each in reversed(job.candidates)}
         pools = [
             {(request.place, each.text): each.output for each in pool}
@@ -235,12 +241,15 @@ class Choice(Single):
 
 
 def _with_score(candidate: Candidate) -> dict[str, Any]:
-    """Return the output of a candidate, with the score of the search if there is one."""
+    """Return the output of a candidate. If the candidate has a search score, add the score to the output."""
     return candidate.output if candidate.score is None else candidate.output | {"score": candidate.score}
 
 
 def _with_beams(options: dict[str, Any], defaults: Any, count: int) -> dict[str, Any]:
-    """Return options of `generate` for `count` candidates of each row: at least `count` beams, or `count` samples."""
+    """
+    Return the options of `generate` for `count` candidates of each row. Use `count` samples if the options ask for
+    sampling without beams, otherwise at least `count` beams.
+    """
     beams, is_sampled = (
         options.get(name) or (name not in options and getattr(defaults, name, None))
         for name in ("num_beams", "do_sample")
@@ -261,10 +270,10 @@ def batches(jobs: Sequence[Job], plan: Single, call: Call, sizes: dict[int, int]
     """
     Yield batches of jobs with the same number of candidates and the same search.
 
-    Jobs of similar requested and source length share a batch, because they need the least padding. The longest jobs
-    come first, so that an impossible length or a lack of memory raises an error in the first batch. The jobs of a
-    source stay together, so that its encoder runs once. If `batch_tokens` is set, `sizes` has the number of tokens of
-    the source at each place.
+    Jobs with similar requested lengths and source lengths share a batch, because they need the least padding. The
+    longest jobs come first, so that an impossible length or a lack of memory raises an error in the first batch. The
+    jobs of a source stay together, so that its encoder runs once. If `batch_tokens` is set, `sizes` maps the place of
+    each source to its number of tokens.
     """
     order = sorted(jobs, key=lambda job: (-job.request.high, -len(job.request.source.text)))
     first: dict[int, int] = {}  # index of the longest job of each source
@@ -288,7 +297,7 @@ def batches(jobs: Sequence[Job], plan: Single, call: Call, sizes: dict[int, int]
 
 
 def plan_of(call: Call, model, tokenizer, table: UnitTable) -> Single:
-    """Return the plan of a call, for the model and the unit table of its vocabulary."""
+    """Return the plan of a call. `table` is the unit table, which counts the units of the model's token ids."""
     if call.choose:
         config = ChoiceConfig.of(model.config)
         marks = [tokenizer(text_target=text, add_special_tokens=False)["input_ids"][-1] for text in ("a.", "a?", "a!")]

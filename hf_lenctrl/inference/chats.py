@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Prompt:
-    """A source. If it is a chat, the text is the rendered chat, which already has the special tokens."""
+    """A source. If the source is a chat, `text` is the rendered chat, which already has the special tokens."""
 
     text: str
     is_chat: bool = False
@@ -23,7 +23,7 @@ def as_prompt(source, tokenizer) -> Any:
     """
     Convert a text or a chat to a `Prompt`; return anything else unchanged. A chat is a list of messages
     `{"role": "user", "content": "..."}`. The tokenizer's template renders the chat up to the start of the answer.
-    Raise `ValueError` if a chat is given, but the tokenizer has no template.
+    Raise `ValueError` if `source` is a chat but the tokenizer has no template.
     """
     if isinstance(source, str):
         return Prompt(source)
@@ -55,5 +55,5 @@ def prompt_ids(tokenizer, prompts: Iterable[Prompt]) -> list[list[int]]:
 
 
 def encode_prompts(tokenizer, prompts: Iterable[Prompt]) -> Any:
-    """Encode prompts as a batch, padded on the left, so that all answers begin in the same column."""
+    """Encode prompts as a batch, padded on the left, so that the outputs of all rows begin in the same column."""
     return tokenizer.pad({"input_ids": prompt_ids(tokenizer, prompts)}, padding_side="left", return_tensors="pt")

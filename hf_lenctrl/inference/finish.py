@@ -13,13 +13,13 @@ from .sentences import finished, goes_on, last_sentence_end, pieces_of, settled
 
 
 FINISHES = ("sentence", "word")
-# If the model's first choice does not fit, a mark that ends the sentence is chosen if its probability is at least this
-# share of the first choice's probability.
+# If the model's first choice does not fit, a punctuation mark that ends the sentence is chosen if its probability is
+# at least this share (a logarithm) of the first choice's.
 _MARK_SHARE = math.log(0.05)
 
 
 def check_finish(finish: str | None, constraint: str | None, unit: str | Unit) -> None:
-    """Raise `ValueError` if a finish is unknown, its constraint is not `"max"`, or its unit is a cost."""
+    """Raise `ValueError` if `finish` is unknown, if its constraint is not `"max"`, or if its unit is `COST`."""
     if finish is None:
         return
     check_name("finish", finish, FINISHES)
@@ -31,13 +31,13 @@ def check_finish(finish: str | None, constraint: str | None, unit: str | Unit) -
 
 class FinishLogitsProcessor(LogitsProcessor):
     """
-    A logits processor for `length_constraint="max"`. It ends the output if the model's first choice does not fit.
-    Otherwise the output would be filled with entries that still fit.
+    A logits processor for `length_constraint="max"`. It ends the output if the model's first choice (the most likely
+    entry) is too long. Otherwise, less likely entries that still fit would fill the output.
 
-    With `finish="sentence"`, the processor allows only entries that leave room for a mark that ends the sentence. If
-    the output must end, the processor allows such a mark if the model finds the mark likely. Each call of `generate`
-    needs its own processor, made with the model's tokenizer. `length (batch_size,)` and the other arguments are those
-    of `LengthConstraintLogitsProcessor`.
+    With `finish="sentence"`, the processor allows only entries that leave room for a punctuation mark that ends the
+    sentence. If the output must end, the processor allows such a mark if the model finds the mark likely. Each call of
+    `generate` needs its own processor, made with the model's tokenizer. `length (batch_size,)` and the other arguments
+    are those of `LengthConstraintLogitsProcessor`, whose `length_from` is `thoughts` here.
     """
 
     def __init__(
@@ -63,7 +63,9 @@ class FinishLogitsProcessor(LogitsProcessor):
         self.cut: dict[tuple[int, tuple[int, ...]], bool] = {}
 
     def __call__(self, input_ids, scores):
-        """Return the scores `(rows, vocab_size)` with masks, for ids `(rows, sequence_length)`."""
+        """
+        Return the scores `(rows, vocab_size)`, with `-inf` for forbidden entries, for ids `(rows, sequence_length)`.
+        """
         copies = len(scores) // len(self.length)
         count, state = self.running(input_ids)  # (rows,) each
         begun = None if self.thoughts is None else state >= 0  # (rows,) whether an answer has begun
@@ -75,7 +77,7 @@ class FinishLogitsProcessor(LogitsProcessor):
         fits[:, self.eos] |= ~fits.any(dim=1, keepdim=True)
         allowed = fits & (leaves_room | self.ends)
         allowed[:, self.eos] = fits[:, self.eos]
-        if input_ids.shape[1] - self.prompt_length <= 2:  # allow a language code, like the constraint
+        if input_ids.shape[1] - self.prompt_length <= 2:  # allow a language code, as the constraint does
             allowed[:, self.rules.silent] |= (count == 0).unsqueeze(1)
         if begun is not None:
             fits, allowed = fits | ~begun.unsqueeze(1), allowed | ~begun.unsqueeze(1)
@@ -95,14 +97,14 @@ class FinishLogitsProcessor(LogitsProcessor):
         return scores.masked_fill(~allowed, -math.inf)
 
     def _at_word(self, ids: tuple[int, ...], following: int) -> bool:
-        """Return whether a word ends between an output and the entry that would follow."""
+        """Return whether a word ends after the output `ids`, if the entry `following` came next."""
         last = next((self.pieces[i] for i in reversed(ids) if self.pieces[i] != ""), None)
         return not goes_on(self.pieces[following]) or (last or "")[-1:].isspace()
 
     def ending(self, example: int, ids: list[int], text: str, enough: Callable[[str], bool]) -> tuple[str, str]:
         """
-        Return two values: the finished text of an example's output, and where this text ends (`"model"` if the model
-        ended the text, otherwise see `finished`). `ids` have no prompt, and decode to `text`.
+        Return two values: the finished text of an example's output, and where this text ends. The second value is
+        `"model"` if the model ended the text; otherwise see `finished`. `ids` have no prompt, and decode to `text`.
         """
         eos = self.eos.tolist()
         end = next((k for k, i in enumerate(ids) if i in eos), len(ids))
@@ -112,15 +114,15 @@ class FinishLogitsProcessor(LogitsProcessor):
 
 class HeldStreamer(BaseStreamer):
     """
-    A streamer that passes the tokens of one output to another `streamer` when `finished` can no longer remove them. It
-    holds the last word or sentence back until it is known whether this part stays. The streamed text is the text that
-    the pipeline returns.
+    A streamer that passes the tokens of one output to another `streamer`, but with a delay. A token waits until
+    `finished`, which shortens cut texts, can no longer remove it. So the streamed text is the text that the pipeline
+    returns.
 
     Args:
         streamer (`BaseStreamer`): Receives the tokens.
         tokenizer (`PreTrainedTokenizerBase`): Decodes the tokens.
         process (`FinishLogitsProcessor`): The processor of the same call of `generate`.
-        enough (`Callable[[str], bool]`): See `finished`.
+        enough (`Callable[[str], bool]`): Whether a shortened text is long enough, see `finished`.
     """
 
     def __init__(self, streamer, tokenizer, process: FinishLogitsProcessor, enough: Callable[[str], bool]):
@@ -129,7 +131,9 @@ class HeldStreamer(BaseStreamer):
         self.sent = 0
 
     def put(self, value):
-        """Receive new tokens, `(1, count)` or `(count,)`. The first call gets the prompt or the start token."""
+        """
+        Receive new tokens, `(1, count)` or `(count,)`. In the first call, `value` is the prompt or the start token.
+        """
         new = value.reshape(-1).tolist()
         if self.ids is None:
             self.ids = new[self.process.prompt_length :]
@@ -168,8 +172,8 @@ class HeldStreamer(BaseStreamer):
 
     def _entries(self, text: str) -> list[int]:
         """
-        Return entries that together write `text` after other text, each the longest possible. Skip characters that no
-        entry writes.
+        Return ids of entries that together write `text` after other text, each the longest possible. Skip a character
+        if no entry begins with it.
         """
         found = []
         while text:

@@ -12,7 +12,7 @@ from typing import Any, Literal, overload
 from transformers import pipeline
 
 from ..length_units import as_unit, check_sources, count_texts
-from ..lengths import check_constraint, check_counts, check_length, check_tolerance, window_of
+from ..lengths import check_constraint, check_counts, check_length, check_tolerance, plural, window_of
 from .presets import limit_of
 from .ranking import endings
 from .sentences import ends, sentence_ends
@@ -20,12 +20,12 @@ from .sentences import ends, sentence_ends
 
 INSTRUCTION = "Rewrite the text."  # the system message that our rewording model was trained with
 BEAMS = 2  # rewordings for each planned length; 2 beams with guidance take as long as 16 without guidance
-# planned lengths: with "max" as shares of the limit, because a shorter text often reads better; in a window as shares
-# of its width
+# planned lengths: with "max" as shares of the limit, because a shorter text often reads better; in a window as places
+# from its lowest length (0) to its highest length (1)
 SHARES, PLACES = (1.0, 0.9, 0.8, 0.7), (0.1, 0.4, 0.7, 1.0)
 GUIDANCE = 2.0  # `guidance_scale` of a model that also generates without a length
 SIMILARITY_WEIGHT = 10.0  # nats for full similarity to the source; log-probability alone favours texts that omit words
-LIKELY_END = -9.2  # nats, a ratio of 1 to 10,000; a text with a lower `ending` is unfinished; chosen on 18 texts
+LIKELY_END = -9.2  # nats, a ratio of 1 to 10,000; a text with a lower end score is unfinished; chosen on 18 texts
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"\w[\w-]+")
 
@@ -55,7 +55,10 @@ class Candidate:
         return (ends(self.text) or not ends(source)) and (self.ending is None or self.ending >= LIKELY_END)
 
     def value(self, source: str) -> float:
-        """Return the value of the text: similarity to the source, log-probability and end score; higher is better."""
+        """
+        Return the value of the text; higher is better. The value is the sum of the weighted similarity to the source,
+        the log-probability and the end score.
+        """
         return SIMILARITY_WEIGHT * similarity(self.text, source) + (self.score or 0.0) + (self.ending or 0.0)
 
 
@@ -64,9 +67,9 @@ class Fitted:
     """
     The text that `fit` returns for a source, with its length and origin.
 
-    `fault` is `None` if the text fits and its names and numbers are those of the source; a text of the model must also
-    be finished. Otherwise `fault` says what is wrong. If no text fits, `fit` returns the source unchanged; it never
-    cuts a text.
+    `fault` is `None` if the text fits and has the same names and numbers as the source. A text that the model wrote
+    must also be finished. Otherwise `fault` says what is wrong. If no text fits, `fit` returns the source unchanged;
+    `fit` never cuts a text.
     """
 
     text: str
@@ -97,8 +100,8 @@ class _Request:
 
     def rows(self, plans: bool) -> list[tuple[int, int, int]]:
         """
-        Return each planned length with its window. The window of a model that does not plan ends at the planned length
-        if there is only a limit.
+        Return each planned length with its window, `(length, low, high)`. If there is only a limit, and the model does
+        not plan (`plans` is false), the window ends at the planned length.
         """
         low, high = max(1, self.low), self.high
         if low > 1:
@@ -125,16 +128,16 @@ def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 
 
     Args:
         texts (`str` or `list[str]`): Sources.
-        length (`int`, `list[int]` or `str`): Limit in units, for all texts or for each; or the name of a limit, such
-            as `"bluesky"`.
+        length (`int`, `list[int]` or `str`): Limit in units: an `int` for all texts, or a list with one limit for each
+            text. Or the name of a limit, such as `"bluesky"`.
         unit (`str`, `Unit` or function, *optional*): A name, such as `"character"`, or a unit of your own; defaults to
             the model's unit, or characters if it has none.
         constraint (`str`, *optional*, defaults to `"max"`): `"max"`, `"exact"` with a `tolerance`, or `"min"`.
-        tolerance (`int`, `float` or `tuple`, *optional*): With `"exact"`, a window, like `length_tolerance` of
-            `generate`.
+        tolerance (`int`, `float` or `tuple`, *optional*): With `"exact"`, a window around the length, like
+            `length_tolerance` of `generate`.
         candidates (`list` or function, *optional*): Other texts of the same meaning: a list for a single text, a list
             of lists for several texts. Or a function `(text, length, tried) -> str or list of str` that asks your own
-            model again; `tried` holds the texts that did not fit or had a fault.
+            model again; `tried` holds the candidates that did not fit or had a fault.
         attempts (`int`, *optional*, defaults to 3): Maximum number of calls of the function for each text.
         model (`str` or pipeline, *optional*): Path or Hub name of a model that rewords texts, or a pipeline of the
             task `"length-controlled-generation"`. Any instruct model works with the constraint; a length-controlled
@@ -169,7 +172,9 @@ def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 
 
 
 async def fit_async(texts, length, *, candidates=None, attempts: int = 3, **options):
-    """Fit texts like `fit`. The `candidates` function may be a coroutine function; it runs for all texts at once."""
+    """
+    Fit texts like `fit`. `candidates` may be a coroutine function, whose calls for different texts run concurrently.
+    """
     job = _Job(texts, length, candidates=candidates, attempts=attempts, **options)
 
     async def ask(request: _Request) -> None:
@@ -235,7 +240,9 @@ class _Job:
                 self.add(request, several)
 
     def add(self, request: _Request, texts, origin: Any = "candidate") -> None:
-        """Add new texts to the candidates of a request, with their lengths, lost and added names and numbers."""
+        """
+        Add new texts to the candidates of a request, each with its length and its lost and added names and numbers.
+        """
         texts = [texts] if isinstance(texts, str) else list(texts)
         check_sources(texts)
         known = {candidate.text for candidate in request.considered}
@@ -246,11 +253,13 @@ class _Job:
                 known.add(text)
 
     def to_ask(self) -> list[_Request]:
-        """Return the open requests if there is a `candidates` function, else an empty list."""
+        """Return the requests that are `open` if there is a `candidates` function, otherwise an empty list."""
         return [request for request in self.requests if request.open] if self.function is not None else []
 
     def ask(self, request: _Request, asynchronous: bool = False) -> str | list[str] | Awaitable:
-        """Return the texts of the `candidates` function for a request, or its awaitable if `asynchronous`."""
+        """
+        Call the `candidates` function for a request. Return its texts, or its awaitable if `asynchronous` is set.
+        """
         assert self.function is not None
         answer = self.function(request.source, request.requested, [one.text for one in request.considered[1:]])
         if inspect.isawaitable(answer) and not asynchronous:
@@ -259,7 +268,7 @@ class _Job:
         return answer
 
     def reword(self) -> None:
-        """Let the model reword the sources of open requests, and score the texts that fit."""
+        """Let the model reword the sources of requests that are `open`, and score the texts that fit."""
         if self.pipe is None:
             return
         for request, texts in self._by_sentences([request for request in self.requests if request.open]):
@@ -269,8 +278,9 @@ class _Job:
 
     def _by_sentences(self, requests: list[_Request]) -> list[tuple[_Request, list[str]]]:
         """
-        Return the requests with several sentences, each with a list of new texts. The model rewords each sentence. The
-        list holds the best combination of sentences and rewordings that fits, if there is one.
+        Let the model reword each sentence of the requests whose source has several sentences. Return each of these
+        requests with a list, which holds the best combination of sentences and rewordings that fits. The list is empty
+        if no combination fits.
         """
         several = [(one, sentences) for one in requests if (sentences := _sentences(one.source))]
         counts = iter(self._count([text for _, sentences in several for text, _ in sentences]))
@@ -315,10 +325,10 @@ class _Job:
 
     def _combined(self, request: _Request, parts: list[_Request], gaps: list[str]) -> list[str]:
         """
-        Return a list of the combination of sentences and rewordings that fits and has the highest value; empty if none
-        fits.
+        Return a list with the combination of sentences and rewordings that fits and has the highest value. The list is
+        empty if no combination fits.
         """
-        best: dict[int, tuple[float, str]] = {0: (0.0, "")}  # by length
+        best: dict[int, tuple[float, str]] = {0: (0.0, "")}  # length -> value, text
         for part, gap in zip(parts, gaps, strict=True):
             grown: dict[int, tuple[float, str]] = {}
             chosen = [one for one in part.considered if not one.faults and one.finishes(part.source)]
@@ -340,8 +350,8 @@ class _Job:
 
     def _score(self, pairs: list[tuple[_Request, int]]) -> None:
         """
-        Set the score and the ending of candidates, given as request and index, if the model can generate without a
-        length.
+        Set the score and the end score (`ending`) of candidates. Each pair is a request and the index of a candidate.
+        Do nothing if the model cannot generate without a length.
         """
         config = self.pipe.model.config
         if getattr(config, "length_controlled", False) and not getattr(config, "length_optional", False):
@@ -366,8 +376,8 @@ class _Job:
 
 def _best(request: _Request, unit: str) -> Fitted:
     """
-    Return the best text: the source if it fits or nothing fits. Otherwise prefer texts without faults, then texts that
-    are finished, then the highest value.
+    Return the source if the source fits or if no text fits. Otherwise return the best text that fits: prefer texts
+    without faults, then finished texts, then the highest value.
     """
     source, *others = request.considered
     fitting = [candidate for candidate in others if request.fits(candidate)]
@@ -376,7 +386,7 @@ def _best(request: _Request, unit: str) -> Fitted:
         best = source
         if not request.fits(source):
             nearest = min(request.considered, key=lambda one: max(request.low - one.length, one.length - request.high))
-            fault = f"no text fits: the nearest of {len(request.considered)} has {nearest.length} {unit}s"
+            fault = f"no text fits: the nearest of {len(request.considered)} has {nearest.length} {plural(unit)}"
     else:
 
         def worth(candidate: Candidate) -> tuple[bool, bool, float]:
@@ -390,7 +400,10 @@ def _best(request: _Request, unit: str) -> Fitted:
 
 
 def _sentences(text: str) -> list[tuple[str, str]]:
-    """Return the sentences of a text, each with the white space before it; an empty list for a single sentence."""
+    """
+    Return the sentences of a text, each with the white space before the sentence. Return an empty list if there is
+    only one sentence.
+    """
     bounds = [0, *(end for end in sentence_ends(text) if text[end:].strip()), len(text)]
     pieces = [text[begin:end].rstrip() for begin, end in zip(bounds, bounds[1:], strict=False)]
     starts = [len(piece) - len(piece.lstrip()) for piece in pieces]
@@ -424,8 +437,8 @@ def _trigrams(text: str) -> Counter[str]:
 
 def lost(source: str, text: str) -> tuple[str, ...]:
     """
-    Return the numbers and names of a source that a text lacks. A name is a capitalized word that does not begin a
-    sentence.
+    Return the numbers and names that occur in `source` but not in `text`. A name is a capitalized word that does not
+    begin a sentence.
 
     Example:
 

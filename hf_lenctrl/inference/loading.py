@@ -29,13 +29,13 @@ def pipeline(
 ) -> LengthControlledGenerationPipeline:
     """
     Return the pipeline of a model: call `transformers.pipeline("length-controlled-generation", ...)`. This function
-    has types, because a type checker does not know this task.
+    has type hints, because type checkers do not know the task of this pipeline.
 
     Args:
         model (`str`, `Path` or `PreTrainedModel`): Hub name or folder of the model, or the model itself.
-        tokenizer (`str` or `PreTrainedTokenizerBase`, *optional*): Defaults to the model's own.
+        tokenizer (`str` or `PreTrainedTokenizerBase`, *optional*): Defaults to the model's own tokenizer.
         device, device_map, dtype, revision, token, trust_remote_code, model_kwargs: As for `transformers.pipeline`.
-        defaults: Options that hold for each call, see `LengthControlledGenerationPipeline`.
+        defaults: Default options of each call, see `LengthControlledGenerationPipeline`.
 
     Raises:
         `TypeError`: if an option is unknown to the pipeline and to `generate`.

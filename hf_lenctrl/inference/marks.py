@@ -8,16 +8,16 @@ from ..unit_vocabulary import entries_of
 
 MARKS = ".,;:!?…。，、；：！？"
 PAIRS = (".,", ".;", ".:", ".?", ".!", "?!", "!?", "？！", "！？")  # marks that may follow each other: "etc., he"
-_SPACES = "▁ĠĊ# "  # how tokenizers write white space or a piece inside a word
+_SPACES = "▁ĠĊ# "  # how tokenizers write white space, or mark a piece inside a word
 _AVOIDED = 1e4  # nats; finite, so that marks stay possible if no other entry fits
 
 
 class MarkRunsLogitsProcessor(LogitsProcessor):
     """
-    A logits processor that avoids runs of marks: an entry that begins with a mark, after an entry that ends with a
-    mark, except for the `PAIRS`. An ellipsis is possible if it is one entry.
+    A logits processor that avoids runs of punctuation marks. It lowers the score of an entry that begins with a mark,
+    if the last entry ends with a mark and the two are not in `PAIRS`. An ellipsis is possible if it is one entry.
 
-    A model that does not plan would fill an `"exact"` length with marks, because they are the most likely entries
+    A model that does not plan would fill an `"exact"` length with marks, because marks are the most likely entries
     where the model would end the text.
 
     Args:

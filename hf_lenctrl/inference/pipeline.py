@@ -36,32 +36,33 @@ class LengthControlledGenerationPipeline(Pipeline):
     `transformers.pipeline("length-controlled-generation", model=path)` returns the same pipeline.
 
     A length-controlled model plans its length, and a constraint guarantees the length. A plain model needs a
-    constraint for a length. The pipeline loads the length predictor from the model's repository with the `revision`
-    and `token` of `pipeline(...)` or `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
+    constraint to keep a length. The pipeline loads the length predictor from the model's repository, with the
+    `revision` and `token` that were passed to `pipeline(...)` or `LengthControlledGenerationPipeline(...)`.
 
     Args of a call:
         inputs (`str` or `list[str]`): Sources. For a causal model, prompts or chats. A chat is a list of messages,
             which the tokenizer's template renders.
-        length (`int`, `tuple`, `list` or `str`, *optional*): Requested length in units, for all texts or for each. A
-            list for a single text, or a list for each text, gives one output for each length. A tuple
-            `(lowest, highest)` is a range: the output may have any length in the range. Without `choose`, the output
-            is the candidate with the highest mean log-probability of a token, given the candidate's own length.
-            `"predict"` uses a length predictor (Oka et al. 2020), `"source"` the length of the source (Lakew et al.
-            2019), and `"reference"` the length of `references`, the best case. A name in `inference.presets.PRESETS`,
-            such as `"bluesky"`, is this limit in its unit. Defaults to the model's length; `None` switches this
-            default off. A dictionary of two units, `{"character": 30, "word": 6}`, has a length in the model's unit
-            (or the first unit) and a limit in the second unit, an `int` or a list with one for each text. Both are
-            kept; the default constraint is `"max"`.
+        length (`int`, `tuple`, `list` or `str`, *optional*): Requested length in units: an `int` for all texts, or a
+            list with an item for each text. A list for a single text, or a list of lists, gives one output for each
+            length. A tuple `(lowest, highest)` is a range: the output may have any length in the range. For a range
+            without `choose`, the output is the candidate with the highest mean log-probability per token, given its
+            own length. `"predict"` uses a length predictor (Oka et al. 2020), `"source"` the length of the source
+            (Lakew et al. 2019), and `"reference"` the length of `references`, the best case. A name in
+            `inference.presets.PRESETS`, such as `"bluesky"`, means this limit in its unit. Defaults to the model's
+            length; `None` switches this default off. A dictionary of two units, `{"character": 30, "word": 6}`, has a
+            length in the model's unit (if the model has none, in the first unit), and a limit in the second unit, an
+            `int` or a list with an item for each text. The output keeps both; the default constraint is then `"max"`.
         predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or a pair of predictor and
             tokenizer; defaults to the predictor that the model's configuration names.
         truncation (`bool`, *optional*, defaults to `False`): If a text is too long for the predictor's encoder,
             predict the length from the beginning of the text.
         references (`list[str]`, *optional*): One reference for each source, for `length="reference"`.
-        length_ratio (`float` or `tuple`, *optional*): Instead of a length, its ratio to the source's length, rounded
-            to a length of at least 1. Or a range of ratios, `(0.9, 1.1)`, see `ratio_ranges`.
-        length_unit (`str`, `Unit` or function, *optional*): The unit of the length, a name or your own unit; defaults
-            to the model's. A length-controlled model plans in its own unit; the ratio of both units in the source
-            converts the length.
+        length_ratio (`float` or `tuple`, *optional*): Instead of `length`, the ratio of the length to the source's
+            length. The length is rounded, and is at least 1. A tuple, such as `(0.9, 1.1)`, is a range of ratios, see
+            `ratio_ranges`.
+        length_unit (`str`, `Unit` or function, *optional*): The unit of the length: a name, or a unit of your own.
+            Defaults to the model's unit. A length-controlled model plans in its own unit; the ratio of both units in
+            the source converts the length.
         length_constraint (`str`, *optional*): `"max"`, `"exact"`, `"min"` or `None`; defaults to the model's
             constraint.
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,
@@ -70,27 +71,28 @@ class LengthControlledGenerationPipeline(Pipeline):
         finish (`str`, *optional*): With `"max"`, for a model that does not plan: end an output that would be too long
             after a `"sentence"` or a `"word"`. Adds `finish` to the output, which says where the text ends:
             `"sentence"`, `"word"`, `"cut"` (inside a word), or `"model"` if the model ended the text.
-        length_from (`str` or `list[int]`, *optional*): For a causal model that thinks, the marker that ends its
-            thoughts: `"</think>"`, or ids, see `LengthControlledGeneration.generate`. The generated text is the answer
-            alone, without white space at its start; `thoughts` is the text before the marker. If the marker is
-            missing, the answer is empty, no constraint was applied, and `fault` says so; otherwise `fault` is `None`.
-        thinking_budget (`int`, *optional*): With `length_from`, the maximum number of tokens of thoughts; then the
-            marker is added.
+        length_from (`str` or `list[int]`, *optional*): For a causal model that writes thoughts (reasoning text) before
+            its answer: the marker that ends the thoughts, as a text such as `"</think>"` or as ids, see
+            `LengthControlledGeneration.generate`. The generated text is the answer alone, without white space at its
+            start; `thoughts` is the text before the marker. If the marker is missing, the answer is empty, no
+            constraint was applied, and `fault` says so; otherwise `fault` is `None`.
+        thinking_budget (`int`, *optional*): With `length_from`, the maximum number of tokens of the thoughts. If the
+            thoughts have not ended by then, the marker is added.
         num_return_sequences (`int`, *optional*, defaults to 1): Number of outputs for each source.
         rerank (`bool` or `int`, *optional*, defaults to `False`): Generate this many candidates (`True`: 20), and rank
             candidates with more words of the source first (`hf_lenctrl.rerank`).
-        choose (`bool`, *optional*): For a model with `length_optional` and a constraint: generate candidates with
-            several planned lengths and with no planned length, and return the best
-            (`hf_lenctrl.inference.ranking.rank`) with its `score`, the log-probability without a length. The text that
-            the model generates without a length is the best if it fits. `"max"` then returns the best text of at most
-            this length, not the longest text. More than eight lengths of a text share the candidates of one search by
-            length (`hf_lenctrl.inference.search`). Defaults to `True` where possible; `False` is faster, with one
-            search. Not with `finish`, `length_from`, two units, a streamer, `rerank`, `do_sample` or
-            `num_return_sequences`.
+        choose (`bool`, *optional*): For a model with `length_optional` (which also generates without a length) and a
+            constraint: generate candidates with several planned lengths and with no planned length, and return the
+            best (`hf_lenctrl.inference.ranking.rank`) with its `score`, the log-probability without a length. The text
+            that the model generates without a length is the best if it fits. `"max"` then returns the best text of at
+            most this length, not the longest text. If a text has more than eight lengths, they share the candidates of
+            one search by length (`hf_lenctrl.inference.search`). Defaults to `True` where possible; `False` is faster,
+            because there is only one search. Not with `finish`, `length_from`, two units, a streamer, `rerank`,
+            `do_sample` or `num_return_sequences`.
         scores (`bool`, *optional*, defaults to `True`): `False` omits the `score` if no choice needs the score, which
             saves a forward pass.
-        min_score (`float`, *optional*): Adds `low_score` to the output: whether its `score` is below this number. Not
-            for a model that needs a length.
+        min_score (`float`, *optional*): Adds `low_score` to the output, which says whether its `score` is below this
+            number. Not for a model that cannot generate without a length.
         on_low_score (`str`, *optional*, defaults to `"flag"`): If the score of an output is below `min_score`:
             `"flag"` returns the output with the flag; `"natural"` returns instead the text of any length that the
             model generates without a length; `"error"` raises `ValueError`.
@@ -104,10 +106,10 @@ class LengthControlledGenerationPipeline(Pipeline):
     Returns (of a call):
         `dict` with `generated_text`, `length` (produced), `requested_length` and `length_unit`. If there is a window,
             also `window`, the lowest and the highest length. If the length is in two units, also `lengths` in both
-            units. If the model has `length_optional`, or with `min_score`, also `score`, the log-probability of the
-            text without a length; else, with `return_dict_in_generate=True, output_scores=True`, `score` is the mean
-            log-probability of a token in the search. If `num_return_sequences` is above 1, a list of such `dict`. For
-            several lengths of a text, and for a list of sources, a list of these results.
+            units. If the model has `length_optional`, or if `min_score` is set, also `score`, the log-probability of
+            the text without a length. Otherwise, `return_dict_in_generate=True, output_scores=True` adds as `score`
+            the mean log-probability per token in the search. If `num_return_sequences` is above 1, a list of such
+            `dict`. For several lengths of a text, and for a list of sources, a list of these results.
 
     Raises:
         `TypeError`, `ValueError`: if an input is empty or not a text; if the length is missing or invalid (below 1 or
@@ -127,7 +129,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         loaded = model if isinstance(model, LoadedModel) else LoadedModel(model)
         super().__init__(loaded.model, *args, **kwargs)
         name = getattr(self.model, "name_or_path", "the model")
-        check_shards(name)  # again, because transformers tries the stock class if ours raises an error
+        check_shards(name)  # again, because transformers tries its own class if ours raises an error
         check_tokenizer(self.tokenizer, name, self.model)
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
@@ -213,14 +215,14 @@ class LengthControlledGenerationPipeline(Pipeline):
         return self._tables[unit, size].to(self.device)
 
     def _sizes(self, prompts: Sequence[Prompt]) -> dict[int, int]:
-        """Return the number of tokens of the source at each place."""
+        """Return the number of tokens, special tokens included, of each source, by its index in the call."""
         counts = count_texts(self.tokenizer, [prompt.text for prompt in prompts], "token")
         return dict(enumerate(count + self.tokenizer.num_special_tokens_to_add() for count in counts))
 
     def _encode(self, jobs: Sequence[Job]) -> tuple[Any, torch.Tensor | None]:
         """
-        Return two values: the tokenized sources of a batch, and the index of each job's source, `(jobs,)`, or `None`
-        if each job has its own source. Each source is encoded once for all its jobs, unless the jobs need their own.
+        Return two values: the tokenized sources of a batch, and the row of each job's source, `(jobs,)`. Each source
+        has one row for all its jobs. If each job has its own row, the second value is `None`.
         """
         sources = {job.request.place: job.request.source for job in jobs}
         if self._encodes_each or len(sources) == len(jobs):
@@ -238,7 +240,9 @@ class LengthControlledGenerationPipeline(Pipeline):
         return [self.tokenizer.convert_tokens_to_ids(name) for name in named]
 
     def _add_scores(self, call: Call, requests: Sequence[Request], results: list[Any]) -> None:
-        """Add the window and the score to each output, and handle outputs of a low score, in place."""
+        """
+        Change the outputs in place: add the window and the score to each output, and handle outputs with a low score.
+        """
         several = [result if isinstance(result, list) else [result] for result in results]
         outputs = [(request, out) for request, own in zip(requests, several, strict=True) for out in own]
         if call.length_constraint in ("exact", "min") and not call.ranged:
@@ -258,7 +262,10 @@ class LengthControlledGenerationPipeline(Pipeline):
             self._treat_low(call, outputs, call.min_score)
 
     def _treat_low(self, call: Call, outputs: list[tuple[Request, dict[str, Any]]], least: float) -> None:
-        """Flag outputs with a score below `least`. With `"error"`, raise; with `"natural"`, replace in place."""
+        """
+        Flag outputs with a score below `least`. If there are such outputs, `on_low_score="error"` raises `ValueError`,
+        and `"natural"` replaces them in place by the texts that the model generates without a length.
+        """
         for _, out in outputs:
             out["low_score"] = out["score"] < least
         low = [(request, out) for request, out in outputs if out["low_score"]]
@@ -277,7 +284,7 @@ class LengthControlledGenerationPipeline(Pipeline):
                 out |= natural[request.source] | kept
 
     def preprocess(self, prompts: Sequence[Prompt], *, tokens: list[int] | None = None, **_) -> Any:
-        """Tokenize the sources of a batch. If there are length tokens, put one before each source."""
+        """Tokenize the sources of a batch. If `tokens` is given, put one of these length tokens before each source."""
         if self._causal:
             return encode_prompts(self.tokenizer, prompts)
         encode = partial(
@@ -311,7 +318,10 @@ class LengthControlledGenerationPipeline(Pipeline):
         other: UnitTable | None,
         rows: torch.Tensor | None,
     ) -> dict[str, Any]:
-        """Generate a batch of jobs. Return the ids, and the counts, scores and thoughts that texts do not show."""
+        """
+        Generate the outputs of a batch of jobs. Return their ids, and the counts, scores and thoughts, which the
+        decoded texts do not show.
+        """
         batch.pop("token_type_ids", None)
         if rows is not None:
             batch = encode_once(self.model, batch, rows.to(self.device))
@@ -335,7 +345,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if call.finish is not None:
             prompt = prompt or 1  # the decoder's start token
             finish = self._finish(call, jobs, table, prompt, thoughts, arguments)
-        # avoid runs of marks, unless the choice ranks them low, or the text has thoughts, which are free
+        # avoid runs of punctuation marks, unless `choose` ranks them low, or thoughts (without a limit) come first
         if call.length_constraint not in (None, "max") and not call.choose and call.length_from is None:
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or []), self._mark_runs]
         target = target_of(jobs, call.length_constraint, table, other)
@@ -376,7 +386,10 @@ class LengthControlledGenerationPipeline(Pipeline):
         thoughts: Thoughts | None,
         arguments: dict[str, Any],
     ) -> FinishLogitsProcessor:
-        """Add the processor of `finish` to the arguments of `generate`, and return it; hold back a streamer's text."""
+        """
+        Add the logits processor of `finish` to the arguments of `generate`, and return this processor. If there is a
+        streamer, wrap it in a `HeldStreamer`.
+        """
         limits = torch.tensor([job.high for job in jobs], device=table.weights.device)
         options: dict[str, Any] = {"eos_token_id": eos_of(self.model), "prompt_length": prompt, "thoughts": thoughts}
         process = FinishLogitsProcessor(self.tokenizer, table, limits, str(call.finish), **options)
@@ -387,13 +400,16 @@ class LengthControlledGenerationPipeline(Pipeline):
         return process
 
     def _answers(self, thoughts: Thoughts, ids: torch.Tensor, prompt: int) -> list[tuple[str, str | None]]:
-        """Return thoughts and answer of each of `ids (outputs, positions)`; without a marker, the answer is `None`."""
+        """
+        Split each output in `ids`, of shape `(outputs, positions)`, into thoughts and answer. The answer is `None` if
+        the output has no end-of-thoughts marker.
+        """
         ends, closed = eos_of(self.model), thoughts.closed(ids[:, :prompt]).tolist()
         written = [[i for i in own if i not in ends] for own in ids[:, prompt:].tolist()]
         return [thoughts.marker.split(own, over) for own, over in zip(written, closed, strict=True)]
 
     def _enough(self, job: Job, unit: str | Unit) -> Callable[[str], bool]:
-        """Return a function that says whether a text has at least half the length of a job."""
+        """Return a function that says whether a text has at least half the highest length of a job."""
         return lambda text: count_texts(self.tokenizer, [text], unit, target=True)[0] >= job.high / 2
 
     def postprocess(
@@ -406,7 +422,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         )
         if answers is not None:
             texts = [answer or "" for _, answer in answers]
-        counts = outputs["counts"]  # counts of the ids; else count the texts, in a unit that the table has checked
+        counts = outputs["counts"]  # if the ids were not counted, count the texts; the unit table has checked the unit
         counts = list(map(counter_of(unit), texts)) if counts is None else counts.tolist()
         others = outputs["others"]
         if others is None and call.other is not None:
@@ -432,7 +448,10 @@ class LengthControlledGenerationPipeline(Pipeline):
 
 
 def target_of(jobs: Sequence[Job], constraint: str | None, table: UnitTable, other: UnitTable | None) -> Target | None:
-    """Return the target of a batch of jobs, in the units of `table` and `other`; `None` if jobs have no length."""
+    """
+    Return the target lengths of a batch of jobs. `table` is the unit table of the length, and `other` that of the
+    second unit. Return `None` if the jobs have no length.
+    """
     if jobs[0].planned is None:
         return None
     planned, low, high, limit = (

@@ -19,7 +19,8 @@ PRESETS: dict[str, tuple[str, int]] = {
 
 def limit_of(length: Any, unit: Any) -> tuple[Any, Any]:
     """
-    Return a length and its unit, or the limit and unit that `length` names. Raise `ValueError` if `unit` differs.
+    Return a length and its unit. If `length` is a name in `PRESETS`, return its limit and unit; raise `ValueError` if
+    `unit` is another unit.
 
     Example:
 

@@ -25,15 +25,18 @@ _AT_ONCE = 16  # maximum number of outputs in a batch, because their logits take
 @dataclass(frozen=True)
 class ChoiceConfig:
     """
-    The constants of the choice among candidates. They are saved with a model, as the dictionary `choice` in its
-    configuration; the defaults were chosen on validation rows of `models/translate_to_english`.
+    The constants of the option `choose`, which chooses among candidates. They are saved with a model, as the
+    dictionary `choice` in its configuration. The defaults were chosen on validation rows of
+    `models/translate_to_english`.
 
     Attributes:
         planned_shares (`tuple[float, ...]`): Planned lengths for a limit, as shares of this limit.
         beams (`int`): Total number of beams and candidates, divided among the searches of a text.
-        natural_room (`int`): Limit of the natural text, as a multiple of the length.
-        few_lengths (`int`): A text with more lengths than this gets one search by length.
-        shared_beams (`int`): Number of beams in each group of the search by length, and of the natural text.
+        natural_room (`int`): Maximum length of the natural text, which the model generates without a length, as a
+            multiple of the requested length.
+        few_lengths (`int`): A source with more requested lengths than this gets one search by length.
+        shared_beams (`int`): Number of beams in each group of the search by length, and in the search for the natural
+            text.
         branches (`int`): Number of most likely next entries that the search by length tries for each hypothesis.
     """
 
@@ -91,18 +94,18 @@ def log_probabilities(model, tokenizer, sources: Sequence, texts: Sequence[str])
     """
     Return the log-probability of each text, given its source (sequence-to-sequence model) or prompt (causal model).
 
-    Given a length, a length-controlled model computes the probability of EOS from the length alone. A plain model
-    computes this probability from the text, so candidates that end like a sentence score higher.
+    If a length is given, a length-controlled model computes the probability of EOS from the length alone. Without a
+    length, this probability depends on the text, so candidates that end like a sentence score higher.
 
     Args:
-        model (`PreTrainedModel`): A plain model of the task, such as the model before length control was added; or a
-            model with `length_optional`, which gets no length here.
+        model (`PreTrainedModel`): A model without length control for the same task, such as the model before length
+            control was added. Or a model with `length_optional`, which gets no length here.
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
         sources (`Sequence`): One source for each text; for a causal model, prompts that are texts or chats.
         texts (`Sequence[str]`): Candidates.
 
     Returns:
-        `list[float]`: For each text, the sum over its tokens and EOS; higher is better.
+        `list[float]`: For each text, the sum over its tokens and EOS. Higher is better.
 
     Raises:
         `TypeError`: if `sources` or `texts` is a single text instead of a list.
@@ -113,9 +116,9 @@ def log_probabilities(model, tokenizer, sources: Sequence, texts: Sequence[str])
 @torch.no_grad()
 def endings(model, tokenizer, sources: Sequence, texts: Sequence[str]) -> list[tuple[float, float]]:
     """
-    Return the log-probability and the end score of each text. The end score says how likely the final marks and EOS
-    are: it is the lowest of their log-probabilities, each minus the log-probability of the most likely entry at the
-    same position. It is about 0 where a sentence may end; "I will be." has -10.
+    Return the log-probability and the end score of each text. The end score says how likely the final punctuation
+    marks and EOS are. It is the lowest of their log-probabilities, each minus the log-probability of the most likely
+    entry at the same position. The end score is about 0 where a sentence may end; that of "I will be." is -10.
     """
     pieces, found = pieces_of(tokenizer, model.get_output_embeddings().weight.shape[0]), []
     for chosen, best, ids in _entry_log_probabilities(model, tokenizer, sources, texts):
@@ -128,7 +131,10 @@ def endings(model, tokenizer, sources: Sequence, texts: Sequence[str]) -> list[t
 def _entry_log_probabilities(
     model, tokenizer, sources, texts
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Yield for each text log-probabilities of its ids and of the most likely entries, and its ids; `(T,)` each."""
+    """
+    Yield three tensors `(T,)` for each text: the log-probability of each of its ids, the highest log-probability of
+    any entry at the same position, and the ids.
+    """
     for name, given in (("sources", sources), ("texts", texts)):
         if isinstance(given, str):
             raise TypeError(f"{name} must be a list of texts, got {given!r}; pass [{name}]")
@@ -144,7 +150,10 @@ def _entry_log_probabilities(
 
 
 def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return logits `(B, T, V)` of a sequence-to-sequence model, ids of texts with EOS, and their mask, `(B, T)`."""
+    """
+    Return three tensors for texts of a sequence-to-sequence model: logits `(B, T, V)`, ids with EOS `(B, T)`, and the
+    mask of the ids `(B, T)`.
+    """
     positions = getattr(model.config, "max_position_embeddings", None) or 10**9
     limit = min(tokenizer.model_max_length, positions)
     padded = {"padding": True, "truncation": True, "max_length": limit, "return_tensors": "pt"}
@@ -161,8 +170,8 @@ def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.T
 
 def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
     """
-    Return the arguments that disable the length of a model with `length_optional`; an empty dictionary for other
-    models.
+    Return the arguments that disable the length of a model with `length_optional`. Return an empty dictionary for
+    other models.
     """
     optional = getattr(model.config, "length_optional", False)
     return {"length": torch.zeros(rows, dtype=torch.long, device=model.device)} if optional else {}
@@ -170,7 +179,8 @@ def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
 
 def _of_answers(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
-    Return logits, ids and mask of the answers of a causal model, like `_of_targets`. A shared prompt is read once.
+    Return logits, ids and mask of texts, like `_of_targets`, for a causal model. A prompt that texts share is read
+    once.
     """
     plain = without_length(model)
     filler = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
@@ -215,7 +225,7 @@ def token_log_probabilities(
     model, table: UnitTable, ids: torch.Tensor, inputs: dict, prompt: int, *, controlled: bool
 ) -> list[float]:
     """
-    Return the mean log-probability of a token of each output, EOS included, from the model that generated the output.
+    Return the mean log-probability per token of each output, including EOS, under the model that generated the output.
 
     A length-controlled model (`controlled`) gets the produced length of the output, not the planned length. The model
     expects EOS at this length and nowhere else, so the means of texts of different lengths are comparable.
@@ -259,10 +269,11 @@ def rank(text: str, plain: float, natural: str) -> tuple[int, float]:
     Return the rank of a candidate as a pair; higher is better.
 
     `plain` is the candidate's log-probability without a length (`log_probabilities`). The `natural` text, which the
-    model generates without a length, has the highest rank, because no choice is needed if its length is allowed. If
-    the natural text ends a sentence, candidates that also end a sentence, and have no more sentences, come before the
-    others, because a piece of a second sentence only fills the length. Among equal candidates the log-probability
-    decides.
+    model generates without a length, has the highest rank, because no choice is needed if its length is allowed.
+
+    Assume that the natural text ends like a sentence. Then candidates rank higher if they also end like a sentence,
+    and have no more sentences, because a piece of a second sentence only fills the length. Among equal candidates the
+    log-probability decides.
     """
     if text == natural:
         return 2, math.inf
@@ -279,10 +290,12 @@ def choose(
     sources_at: Mapping[int, Prompt],
 ) -> list[Pair]:
     """
-    Return the best candidate of each pool, by `rank`. A candidate is a `Pair`: the place of a source, and a text.
+    Return the best candidate of each pool, by `rank`. A candidate is a `Pair`: the place of its source in the call,
+    and a text.
 
     `natural` has the natural text of each place, and `sources_at` the source of each place. `plain` has the
-    log-probabilities that are known from a search by length; this function adds the missing ones in place.
+    log-probabilities without a length that a search by length has computed; this function adds the missing ones in
+    place.
     """
     new = {pair for pool in pools for pair in pool} - plain.keys()
     # The texts of a source stay together, so that its encoder runs once or twice. Similar sizes need less padding.

@@ -1,4 +1,4 @@
-"""The options of a pipeline call, which are checked once, and the requests that are made from these options."""
+"""The checked options of a pipeline call, and the requests that are made from these options."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from ..generation import FROM_CONFIG, defaults_for
 from ..length_pair import check_pair, units_apart
 from ..length_units import COST, Unit, as_unit, count_texts
-from ..lengths import check_constraint, check_counts, check_length, check_name, check_tolerance, window_of
+from ..lengths import check_constraint, check_counts, check_length, check_name, check_tolerance, plural, window_of
 from .chats import Prompt
 from .finish import check_finish
 from .options import Length, Predictor, Tolerance
@@ -38,8 +38,8 @@ class Request:
             no length.
         low, high (`int`): The lowest and the highest length that fits, in units; 0 if there is no length.
         planned (`tuple[int, ...]`): Lengths that the decoder may be conditioned on; a range has several.
-        limit (`int`, *optional*): The limit in the second unit, see `Call.other`.
-        rate (`float`): Number of units that the model plans with, for one unit of the request.
+        limit (`int`, *optional*): The maximum length in the second unit, see `Call.other`.
+        rate (`float`): Number of units of the model for one unit of the request; converts planned lengths.
     """
 
     source: Prompt
@@ -119,7 +119,7 @@ class Call:
     own: dict[str, Any] = field(default_factory=dict, init=False)  # the model's defaults for the length options
     unit: str | Unit = field(default="token", init=False)  # unit of the length
     planned_unit: str | None = field(default=None, init=False)  # the model's unit, if it differs from `unit`
-    other: tuple[str, Any] | None = field(default=None, init=False)  # second unit and its limit, for all or for each
+    other: tuple[str, Any] | None = field(default=None, init=False)  # second unit and its limit, for all texts or each
     ranged: bool = field(default=False, init=False)  # whether the lengths are ranges
     plans: int = field(default=1, init=False)  # maximum number of planned lengths of a range
     outputs: int = field(default=1, init=False)  # number of candidates for each request; the best are returned
@@ -140,7 +140,7 @@ class Call:
         call.options = {name: value for name, value in options.items() if name not in names}
         own = defaults_for(model, call.options.get("generation_config"))
         is_off = switches_off(options) or call.length_constraint is None and not call.able.needs_unit
-        call.own = dict.fromkeys(own) if is_off else own  # without a length, its options have no defaults
+        call.own = dict.fromkeys(own) if is_off else own  # the options of a length have no defaults then
         call.defaults = call.options.get("generation_config") or model.generation_config
         call._read_unit()
         call._read_constraint()
@@ -155,8 +155,8 @@ class Call:
 
     def _read_unit(self) -> None:
         """
-        Set the unit: the call's unit, else the model's unit, else the first unit of a length in two units, else
-        tokens. Set the second unit.
+        Set the unit and the second unit. The unit is the first of these that exists: the call's unit, the model's
+        unit, the first unit of a length in two units, tokens.
         """
         if isinstance(self.length, str):
             name = self.length
@@ -179,7 +179,10 @@ class Call:
                 )
 
     def _read_constraint(self) -> None:
-        """Set the constraint and the tolerance, from the call or the model. A range is the window of `"exact"`."""
+        """
+        Set the constraint and the tolerance, from the call or else from the model. If the length is a range, the
+        constraint is `"exact"`, and the range is the window of allowed lengths.
+        """
         constraint, tolerance = self.length_constraint, self.length_tolerance
         if self.other is not None and not self.ranged:
             constraint = check_pair("max" if constraint is FROM_CONFIG else constraint)
@@ -237,7 +240,8 @@ class Call:
 
     def _check_thinking(self) -> None:
         """
-        Raise `ValueError` if `length_from` is given with an encoder, or an option that does not support thoughts.
+        Raise `ValueError` if `length_from` is used with an encoder-decoder model, or together with an option that does
+        not support thoughts (reasoning text before the answer).
         """
         others = {
             "an encoder-decoder model": not self.able.is_causal,
@@ -251,7 +255,9 @@ class Call:
                 raise ValueError(f"length_from={self.length_from!r} does not work with {other}; leave one of them out")
 
     def check_streamer(self, outputs: int) -> None:
-        """Raise `ValueError` if a streamer would get several outputs, or an output that another text may replace."""
+        """
+        Raise `ValueError` if a streamer would get several outputs, or if another text may replace the streamed output.
+        """
         if outputs > 1:
             raise ValueError(f"a streamer takes one text of one length, got {outputs}; call once for each")
         if self.on_low_score == "natural":
@@ -259,8 +265,8 @@ class Call:
 
     def natural_options(self) -> dict[str, Any]:
         """
-        Return the options of a call that generates the natural texts with their scores; the other options have their
-        defaults.
+        Return the options of a call that generates texts without a length (natural texts), with their scores. Keep the
+        unit, the batch size and the options of `generate`; the other options have their defaults.
         """
         options = {option.name: option.default for option in fields(self) if option.init}
         own = {"length_unit": self.unit, "batch_size": self.batch_size, "batch_tokens": self.batch_tokens}
@@ -307,7 +313,7 @@ class Call:
         )
 
     def windows(self, lengths: Sequence, tolerance: Tolerance) -> list[tuple[int, int]]:
-        """Return the lowest and the highest length that fits, for each requested length or range."""
+        """Return the window of each requested length or range: the lowest and the highest length that fits."""
         if self.ranged:
             return list(lengths)
         if self.length_constraint == "max":
@@ -317,8 +323,8 @@ class Call:
 
     def rates(self, prompts: Sequence[Prompt], tokenizer) -> list[float]:
         """
-        Return for each source its length in the unit that the model plans in, divided by its length in the unit of the
-        call.
+        Return for each source the ratio of its length in the unit that the model plans in, to its length in the call's
+        unit.
         """
         texts, units = [prompt.text for prompt in prompts], (self.planned_unit or self.unit, self.unit)
         own, requested = (count_texts(tokenizer, texts, unit) for unit in units)
@@ -373,5 +379,5 @@ def _limits_of(unit: str, limit, count: int) -> list:
     for item in limits:
         check_length(item)
     if len(limits) != count:
-        raise ValueError(f"a limit in {unit}s is one for all or for each of the {count} texts, got {limit}")
+        raise ValueError(f"a limit in {plural(unit)} is one for all or for each of the {count} texts, got {limit}")
     return limits

@@ -19,21 +19,22 @@ class SearchByLength:
     A beam search for `generate(custom_generate=...)` in which a hypothesis competes only with hypotheses of the same
     number of units; their numbers of tokens may differ.
 
-    A usual beam search compares hypotheses with unequal numbers of units left. For each number of units, this search
-    keeps the best `beams` hypotheses that end with a mark, and the best `beams` others, because an unfinished text can
-    be likely until it must end. One search produces texts of every length.
+    A usual beam search compares hypotheses with unequal numbers of units left. This search has two groups for each
+    number of units: the best `beams` hypotheses that end with one of the `marks`, and the best `beams` others. The
+    groups are separate, because an unfinished text can be likely until it must end. One search produces texts of every
+    length.
 
     Args:
-        table (`UnitTable`): Units that each entry of the model's vocabulary adds.
-        beams (`int`): Maximum number of hypotheses and of texts, for each number of units, with and without a mark.
-        marks (`Sequence[int]`, *optional*): Ids of entries that end a sentence.
+        table (`UnitTable`): Unit table, which counts the units of the model's token ids.
+        beams (`int`): Maximum number of hypotheses, and of returned texts, in each group.
+        marks (`Sequence[int]`, *optional*): Ids of punctuation marks that end a sentence.
         branches (`int`, *optional*, defaults to 8): Number of most likely next entries that the search tries for each
             hypothesis.
 
     Returns (of `generate`):
         `ModelOutput` with the same number of texts for each example, best first: `sequences` of shape
-            `(texts, positions)`, their log-probabilities `sequences_scores`, their `lengths` in units, and `marked`, 1
-            for a text that ends with a mark, `(texts,)` each. An example with fewer texts repeats its last text.
+            `(texts, positions)`, and with the shape `(texts,)`, `sequences_scores` (log-probabilities), `lengths`
+            (units) and `marked` (1 if the text ends with a mark). An example with fewer texts repeats its last text.
     """
 
     table: UnitTable
@@ -86,7 +87,10 @@ class SearchByLength:
         return self._result(ended, len(input_ids), int(eos[0]) if pad is None else pad)
 
     def _result(self, ended: list[tuple], examples: int, pad: int) -> ModelOutput:
-        """Build the result from the ended hypotheses of each step: scores, examples, units, marks and ids."""
+        """
+        Build the result from the hypotheses that ended. `ended` has a tuple for each step: scores, examples, units,
+        whether a mark is last (tensors `(hypotheses,)`), and a list of ids.
+        """
         scores, example, *groups = (torch.cat([each[k] for each in ended]) for k in range(4))
         texts = [text for each in ended for text in each[4]]
         best = best_of_each(scores, example, *groups, most=self.beams)
@@ -102,8 +106,8 @@ class SearchByLength:
 
 def best_of_each(scores: torch.Tensor, *groups: torch.Tensor, most: int) -> torch.Tensor:
     """
-    Return the indices of the best `most` scores of each group. Two rows are in one group if all tensors in `groups`
-    have equal values there, integers from 0. All shapes are `(rows,)`.
+    Return the indices of the `most` highest scores of each group. Two rows are in the same group if every tensor in
+    `groups` has the same value in both rows. These values are integers from 0. All tensors have the shape `(rows,)`.
 
     Example:
 
@@ -125,7 +129,7 @@ def best_of_each(scores: torch.Tensor, *groups: torch.Tensor, most: int) -> torc
 
 
 def _restricted(process, example: torch.Tensor):
-    """Return the processor for rows of these examples, because a constraint expects equally many rows of each."""
+    """Return the processor for rows of these examples. A length constraint must know the example of each row."""
     return process.of(example) if isinstance(process, LengthConstraintLogitsProcessor) else process
 
 

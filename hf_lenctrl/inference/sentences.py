@@ -12,7 +12,7 @@ from ..unit_vocabulary import UnitVocabulary, entries_of
 @dataclass(frozen=True)
 class Language:
     """
-    The words and letters of a language that decide, in addition to the marks, where sentences end.
+    The words and letters of a language that decide, in addition to punctuation marks, where sentences end.
 
     Attributes:
         abbreviations (`tuple[str, ...]`): Words whose full stop does not end the sentence.
@@ -84,7 +84,7 @@ def last_sentence_end(text: str) -> int:
 
 def ends(text: str) -> bool:
     """
-    Return whether a text ends like a sentence: with one mark, after a complete word.
+    Return whether a text ends like a sentence: with one punctuation mark, after a complete word.
 
     Example:
 
@@ -106,9 +106,9 @@ def ends(text: str) -> bool:
 
 def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: bool) -> tuple[str, str]:
     """
-    Return two values: the finished text of an output that the constraint cut, and where this text ends (`"sentence"`,
-    `"word"`, or `"cut"` if neither is possible). The text is shortened to its last sentence end or word end, if
-    `enough` is true for the shortened text. `at_word` says whether a word ends at the end of the text.
+    Shorten an output that the constraint cut: remove what follows its last sentence end or word end, if `enough` is
+    true for the shortened text. Return two values: the text, and where it ends (`"sentence"`, `"word"`, or `"cut"` if
+    neither is possible). `at_word` says whether a word ends at the end of the given text.
     """
     text = text.rstrip()
     end = last_sentence_end(text)
@@ -124,7 +124,7 @@ def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: 
 
 def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
     """
-    Return the position up to which `finished` keeps the text, whatever the model still adds.
+    Return the position up to which `finished` will keep the text, whatever the model still adds.
 
     Example:
 
@@ -145,7 +145,10 @@ def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
 
 
 def goes_on(piece: str | None) -> bool:
-    """Return whether a piece continues the word before it: "ed", "'s" and a vowel sign do, " a" and "," do not."""
+    """
+    Return whether a piece continues the word before it: "ed", "'s", a vowel sign and an incomplete character (`None`)
+    do, " a" and "," do not.
+    """
     if piece is None:
         return True
     first = piece.lstrip("'’")[:1]
@@ -155,8 +158,8 @@ def goes_on(piece: str | None) -> bool:
 @lru_cache(maxsize=4)
 def pieces_of(tokenizer, entries: int) -> list[str | None]:
     """
-    Return the text that each entry adds after other text: `""` for nothing, `None` if its first character is
-    incomplete.
+    Return the text that each entry adds after other text: `""` if the entry adds nothing, `None` if its first
+    character is incomplete.
     """
     size, special = entries_of(tokenizer)
     vocabulary = UnitVocabulary(tokenizer, size, special)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..length_units import Unit, check_texts, count_texts
-from ..lengths import check_length, share_of
+from ..lengths import check_length, plural, share_of
 
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,9 @@ def is_ranged(lengths) -> bool:
 
 
 def check_range(length) -> None:
-    """Raise `TypeError` or `ValueError` unless `length` is a tuple of the lowest and the highest length."""
+    """
+    Raise `TypeError` or `ValueError` unless `length` is a tuple of two valid lengths, the lowest and the highest.
+    """
     if not isinstance(length, tuple) or len(length) != 2:
         raise ValueError(f"a range of lengths is a tuple (lowest, highest), got {length!r}; several are a list")
     for end in length:
@@ -50,8 +52,8 @@ def length_or_range(value) -> int | tuple[int, int]:
 
 def ratio_ranges(counts: Sequence[int], ratio: tuple[float, float]) -> list[tuple[int, int]]:
     """
-    Return the range of lengths of each source: the integers between the lowest and the highest ratio times its count
-    of units.
+    Return the range of lengths of each source. The range holds all integers from the lowest to the highest ratio times
+    the source's number of units, which is in `counts`.
 
     If no integer of at least 1 lies between these limits, the range is the single length nearest to their middle, and
     a warning is logged.
@@ -83,7 +85,8 @@ def ratio_ranges(counts: Sequence[int], ratio: tuple[float, float]) -> list[tupl
 
 def plans_of(low: int, high: int, most: int) -> list[int]:
     """
-    Return at most `most` planned lengths of a range, evenly spread from end to end; a single length is the middle.
+    Return at most `most` planned lengths of a range, evenly spread from end to end. A single planned length is the
+    middle of the range.
 
     Example:
 
@@ -114,16 +117,16 @@ def requested_lengths(
     Return the requested length of each text, or its range of lengths, `(lowest, highest)`.
 
     Args:
-        length (`int`, `tuple`, `list`, `torch.LongTensor` or `str`): In units: an `int` or a range for all texts, or a
-            list with one for each text. Or a name of `LENGTH_SOURCES`; or `None` if there is a ratio.
+        length (`int`, `tuple`, `list`, `torch.LongTensor` or `str`): Length in units: an `int` or a range for all
+            texts, or a list with an item for each text. Or a name in `LENGTH_SOURCES`. `None` if there is a ratio.
         ratio (`float` or `tuple`, *optional*): The length is this ratio times the length of the source, rounded, at
             least 1. For a range of ratios, see `ratio_ranges`.
         references (`Sequence[str]`, *optional*): A reference for each text, for `"reference"`.
         predict (`Callable`, *optional*): A function from texts to lengths, for `"predict"`.
 
     Raises:
-        `TypeError`, `ValueError`: if a length is missing, given twice, not an integer or below 1, or if the number of
-            lengths or references differs from the number of texts.
+        `TypeError`, `ValueError`: if a length is missing, not an integer or below 1; if both a length and a ratio are
+            given; or if the number of lengths or references differs from the number of texts.
     """
     if ratio is not None:
         if length is not None:
@@ -161,9 +164,9 @@ def requested_lengths(
 
 class Predictors:
     """
-    The length predictors of a generator, each loaded once. The generator's configuration names the default predictor;
-    `"./folder"` is a folder inside the generator's own folder or repository. The generator was loaded with these
-    `hub_options`.
+    The length predictors of a generator (the model that generates texts), each loaded once. The generator's
+    configuration names the default predictor; `"./folder"` is a folder inside the generator's own folder or
+    repository. `hub_options` are the options, such as `token`, with which the generator was loaded.
     """
 
     def __init__(self, model, hub_options: dict[str, Any]):
@@ -172,8 +175,8 @@ class Predictors:
 
     def find(self, predictor=None) -> tuple:
         """
-        Return a predictor and its tokenizer: `predictor` if it is a pair, else loaded by its name or the configured
-        name.
+        Return a predictor and its tokenizer. If `predictor` is such a pair, return the pair. Otherwise load the
+        predictor that `predictor` or, by default, the generator's configuration names.
         """
         if isinstance(predictor, tuple):
             return predictor
@@ -197,10 +200,12 @@ class Predictors:
     def predict(self, texts: Sequence[str], unit: str, predictor=None, **options) -> list[int]:
         """
         Return the predicted lengths of the texts in `unit`; `options` are options of
-        `LengthPredictor.predict_lengths`. Raise `ValueError` if the predictor has another unit.
+        `LengthPredictor.predict_lengths`. Raise `ValueError` if the predictor was trained for another unit.
         """
         model, tokenizer = self.find(predictor)
         if model.config.length_unit != unit:
             predicts = model.config.length_unit
-            raise ValueError(f"the predictor predicts {predicts}s, the generator counts {unit}s; train one for these")
+            raise ValueError(
+                f"the predictor predicts {plural(predicts)}, the generator counts {plural(unit)}; train one for these"
+            )
         return model.predict_lengths(texts, tokenizer, **options)

@@ -1,3 +1,3 @@
-"""Train models: initial weights, collator, Trainer, tokenizer, model card, upload."""
+"""Train models: initial weights, collators, Trainers, tokenizer, model card, upload."""
 
 from .initial_weights import initialize_weights as initialize_weights

@@ -27,7 +27,7 @@ class DrawsByExample:
         self._epoch = torch.full((), -1).share_memory_()  # no epoch has begun
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the training epoch, so that each epoch draws other numbers. `ResumableTrainer` calls this method."""
+        """Set the training epoch, on which the random numbers depend. `ResumableTrainer` calls this method."""
         self._epoch.fill_(epoch)
 
     def _draw(self, feature) -> list[float]:
@@ -46,38 +46,42 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
     Args:
         length_unit (`str`, *optional*): The name of a unit, such as `"character"`; by default
             `model.config.length_unit`.
-        length (`int` or `str`, *optional*): Request this length for every example instead, to evaluate at one length.
-            `"column"` requests the length in the column `length` of each row.
-        length_noise (`int`, *optional*, defaults to 0): Add to each length an integer drawn uniformly from [-w, w],
-            where w is this number; the sum is at least 1 (Oka et al. 2020, section 3.1). Noise keeps the model from
-            relying too much on a predicted length. Only for training: with `LengthControlTrainer`, or after
+        length (`int` or `str`, *optional*): Requested length of all examples instead of their own lengths, for an
+            evaluation. If `"column"`, the requested lengths are in the column `length` of the rows.
+        length_noise (`int`, *optional*, defaults to 0): The largest noise w. An integer drawn uniformly from [-w, w]
+            is added to each length. The result is at least 1 (Oka et al. 2020, section 3.1). Noise keeps the model
+            from relying too much on a predicted length. Only for training: use `LengthControlTrainer`, or call
             `model.train()`.
-        overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn again in each epoch, that
-            teach how a text ends. Such an example has a requested length shorter than its target, drawn uniformly from
-            half of the target's length upwards, and labels only after this length. In these examples EOS follows only
-            a complete text, so the model learns not to end an unfinished text only because no length remains. Only for
-            training, like `length_noise`; needs `model`.
-        no_length_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn again in each epoch, that
-            are trained without a length (0), so that the model learns to work like a plain model. Only for training;
-            needs a `model` with `length_optional`. An example with a true `keep_length`, such as a text written for
-            its length, always has its length. Trainer drops this column unless `remove_unused_columns=False`.
-        packing (`tuple[int, int]`, *optional*): The numbers of source tokens and target tokens of a packed row, which
-            holds several pairs, so that all batches have one shape. The examples are the items of
-            `hf_lenctrl.training.packing.PackedRows`, which `LengthControlTrainer` makes. Needs `model`. The batch has
-            the number of each token's pair in its row, and `length` and `progress` for each target token.
-        seed (`int`, *optional*, defaults to 0): After a call of `set_epoch` (by `LengthControlTrainer`) a draw depends
-            only on the seed, the epoch and the example's ids, so it is the same in any batch, worker or process, and
-            after resuming. Before the first epoch, PyTorch's generator draws.
+        overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples that teach how a text ends,
+            drawn again in each epoch. The requested length of such an example is shorter than its target; it is drawn
+            uniformly from half of the target's length upwards. Only tokens after the requested length have labels. In
+            these examples EOS follows only a complete text, so the model learns not to end an unfinished text only
+            because no length remains. Only for training, like `length_noise`; needs `model`.
+        no_length_share (`float`, *optional*, defaults to 0.0): Share of the examples that are trained without a
+            length (0), drawn again in each epoch. The model then learns to work like a plain model too. Only for
+            training; needs a `model` with `length_optional`. An example whose column `keep_length` is true, such as a
+            text written for its length, always has a length. Trainer drops this column unless
+            `remove_unused_columns=False`.
+        packing (`tuple[int, int]`, *optional*): The size of a packed row: the numbers of its source tokens and target
+            tokens. A packed row holds several pairs of source and target, so that all batches have one shape. The
+            examples are the items of `hf_lenctrl.training.packing.PackedRows`, which `LengthControlTrainer` makes.
+            Needs `model`. The batch also has the number of each token's pair in its row, and `length` and `progress`
+            for each target token.
+        seed (`int`, *optional*, defaults to 0): Seed of the random numbers. After `LengthControlTrainer` has called
+            `set_epoch`, the numbers of an example depend only on the seed, the epoch and the example's ids. They are
+            the same in every batch, worker, process and resumed run. Before the first epoch, PyTorch's generator draws
+            the numbers.
 
     Returns (when called):
-        The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. There is no `length` for a model
-        that reads no length, such as a stock model.
+        The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. If the model uses no length (a plain
+        model), there is no `length`.
 
-    Unless `length="column"`, a column `length` of the rows is dropped, with a warning.
+    If the rows have a column `length` but the argument is not `"column"`, the column is dropped with a warning.
 
     Raises:
-        `TypeError`, `ValueError`: if the labels of an example have length 0, if a row lacks the requested length of
-            its column, or if examples are changed at random with neither an epoch nor a model in training mode.
+        `TypeError`, `ValueError`: if the labels of an example have length 0, if the column `length` lacks a valid
+            requested length, or if examples would be changed at random although no epoch is set and the model is not
+            in training mode.
 
     Example:
 
@@ -118,7 +122,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             raise ValueError(f"shares must be at least 0, under 1, and at most 1 together, got {shares}")
         if self.packing is not None:
             check_packing(self.packing, self.model, self.tokenizer)
-        # a stock model's `forward` takes no length
+        # the `forward` of a plain model takes no length
         self.controlled = getattr(config, "length_controlled", config is None)
         self.unit_table = UnitTable.from_tokenizer(self.tokenizer, self.length_unit)
         self._warned = False
@@ -160,7 +164,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
                 draws = torch.tensor([self._draw(feature) for feature in features], dtype=torch.float64)  # (B, 3)
             elif getattr(self.model, "training", False):
                 draws = torch.rand(len(features), 3, dtype=torch.float64)
-            else:  # the stock Seq2SeqTrainer evaluates with its training collator
+            else:  # Seq2SeqTrainer itself evaluates with its training collator
                 raise ValueError(
                     "length_noise, overshoot_share and no_length_share are for training; use LengthControlTrainer, or "
                     "pass model= and call model.train()"
@@ -185,8 +189,9 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
 
     def _overshoot(self, batch, length, sort, where, keeps):
         """
-        Make overshoot examples and examples without a length. The draw `sort` chooses the examples, and the draw
-        `where` chooses the lengths of overshoot examples.
+        Turn some examples into overshoot examples or examples without a length, and return the batch. The random
+        numbers `sort (B,)` choose these examples, and `where (B,)` the lengths of overshoot examples. `keeps (B,)`
+        says which examples keep a length.
         """
         over = (sort < self.overshoot_share) & (length > 1)  # (B,)
         without = (sort >= self.overshoot_share) & (sort < self.overshoot_share + self.no_length_share) & ~keeps
@@ -203,14 +208,15 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
 @dataclass
 class DataCollatorForAnswers(DrawsByExample, DataCollatorForSeq2Seq):
     """
-    A collator for training a causal model, which adds `progress` and `length` of each answer to the parent's batch.
+    A collator for training a causal model. It adds `progress` and `length` of each answer to the parent's batch.
 
     A share of the rows, `overshoot_share`, has a requested length shorter than the answer, and labels only after that
-    length. Another share, `no_length_share`, has no length. See `DataCollatorForLengthControl`. The draws depend only
-    on `seed`, the epoch and the row, so a resumed run has the same batches.
+    length. Another share, `no_length_share`, has no length. See `DataCollatorForLengthControl`. The random numbers
+    depend only on `seed`, the epoch and the row, so a resumed run has the same batches.
 
-    `length_from` is a marker: `"</think>"` or ids. In a row with the marker, the answer begins after the marker. The
-    model still learns the thoughts before the marker, but the thoughts do not count and have no length.
+    `length_from` is the end-of-thoughts marker: a text such as `"</think>"`, or its ids. If a row has the marker, the
+    answer begins after the marker. The model still learns the thoughts (the reasoning text before the marker), but
+    they do not count towards the length.
     """
 
     table: UnitTable = field(kw_only=True)

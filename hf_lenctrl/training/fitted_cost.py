@@ -1,4 +1,4 @@
-"""Fit a cost for each character to measured texts. The cost is the time that a voice needs to speak the character."""
+"""Costs of characters in units of speaking time, fitted to texts whose speaking times were measured."""
 
 import json
 import math
@@ -23,13 +23,13 @@ class FittedCost:
     object as `cost=`, for example in `UnitTable.from_tokenizer`.
 
     A character costs as much as its lower-case form. A character that was in no training text costs as much as its
-    class, the Unicode category. If the class was in no training text either, a letter or digit costs `other`, and any
+    class (Unicode category). If the class was in no training text either, a letter or digit costs `other`, and any
     other character costs 0.
 
     Attributes:
         seconds_per_unit (`float`): Duration of one unit in seconds.
-        characters (`dict[str, int]`), classes (`dict[str, int]`), other (`int`): Units of each character, of each
-            class, and of a letter or digit of another class.
+        characters (`dict[str, int]`), classes (`dict[str, int]`), other (`int`): Cost in units of each character, of
+            each class, and of a letter or digit whose class is not in `classes`.
     """
 
     seconds_per_unit: float
@@ -61,8 +61,8 @@ def fit_cost(texts: Sequence[str], seconds: Sequence[float]) -> FittedCost:
     Fit the cost of each character to texts and their speaking times.
 
     This is a ridge regression: least squares, with a penalty that pulls the cost of a character to the cost of its
-    class. The penalty gives rare characters a useful cost. The costs are whole units of 10 ms, at least 0. They are
-    rounded and then improved one by one (coordinate descent).
+    class (Unicode category). The penalty gives rare characters a useful cost. The costs are integers of at least 0, in
+    units of 10 ms. They are rounded and then improved one by one (coordinate descent).
 
     Args:
         texts (`Sequence[str]`): Spoken texts.
@@ -111,7 +111,8 @@ def fit_cost(texts: Sequence[str], seconds: Sequence[float]) -> FittedCost:
 
 def _whole_costs(counts: np.ndarray, units: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """
-    Fit integer costs `(C,)` to the `counts (T, C)` and `units (T,)` of texts, with a penalty towards `prior (C,)`.
+    Return the integer costs `(C,)` of characters or classes, fitted to T texts. `counts (T, C)` says how often they
+    are in each text, `units (T,)` is the time of each text. A penalty pulls the costs to `prior (C,)`.
     """
     gram = counts.T @ counts + PRIOR * np.eye(len(prior))
     target = counts.T @ units + PRIOR * prior
@@ -135,7 +136,7 @@ def load_cost(path: str | Path) -> FittedCost:
     Load a cost that `lenctrl fit-cost` or `FittedCost.save` wrote.
 
     Raises:
-        `ValueError`: if the file holds something else.
+        `ValueError`: if the file holds no such cost.
     """
     found = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(found, dict) or found.pop("kind", None) != "hf_lenctrl cost":

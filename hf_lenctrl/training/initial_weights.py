@@ -14,24 +14,24 @@ def initialize_weights(model: PreTrainedModel) -> None:
     """
     Initialize the weights of a new BART- or Marian-style model, in place, before training from scratch.
 
-    The stock classes draw every weight from N(0, 0.02), which suits pretrained models of width 1,024. In a small
-    model, layers with such weights pass on almost nothing of the source. Then a length-controlled decoder learns to
-    count long before it reads the source, and all outputs are similar. Here the standard deviation depends on the
+    The classes of Transformers draw every weight from N(0, 0.02), which suits pretrained models of width 1,024. In a
+    small model, layers with such weights pass on almost nothing of the source. Then a length-controlled decoder learns
+    to count long before it reads the source, and all outputs are similar. Here the standard deviation depends on the
     width:
 
-    - linear layers: Xavier (Glorot & Bengio 2010); queries, keys and values as one matrix, so their standard deviation
-      is `1 / sqrt(2 * d_model)`, as in the code of Vaswani et al. (2017) and of Takase & Okazaki (2019);
+    - linear layers: Xavier (Glorot & Bengio 2010). Queries, keys and values count as one matrix, so their standard
+      deviation is `1 / sqrt(2 * d_model)`, as in the code of Vaswani et al. (2017) and of Takase & Okazaki (2019).
     - source embeddings: N(0, 1 / sqrt(d_model)), which is N(0, 1) after `scale_embedding` (Vaswani et al. 2017,
-      section 3.4);
-    - target embeddings: half of this deviation if the decoder has its own vocabulary, because the length encoding,
-      whose root mean square is 0.7, would be too small next to larger embeddings;
+      section 3.4).
+    - target embeddings, if the decoder has its own vocabulary: half of this deviation. Larger embeddings would be too
+      large next to the length encoding, whose root mean square is 0.7.
     - learned lengths (`length_encoding="learned"`): as large as the target embeddings after `scale_embedding`.
 
-    Biases and layer norms stay zeros and ones; `length_projection` and `length_out` stay zeros. T5-style models raise
-    an error, because their classes already draw weights that depend on the width.
+    Biases stay 0, the weights of layer norms stay 1, and `length_projection` and `length_out` stay 0. T5-style models
+    raise an error, because their classes already draw weights that depend on the width.
 
     Args:
-        model (`PreTrainedModel`): A model made from a configuration, stock or length-controlled.
+        model (`PreTrainedModel`): A model made from a configuration, plain or length-controlled.
 
     Raises:
         `ValueError`: if the model is not BART- or Marian-style.

@@ -1,4 +1,4 @@
-"""The model card of a training run: how to use the model, how to request a length, how well outputs keep it."""
+"""The model card of a training run: how to use the model and request a length, how well outputs keep lengths."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from jinja2 import Template
 from ..card import TEXT, bullets, kind_of, methods_of, usage, write_card
 from ..evaluation.report import escape, length_report
 from ..length_units import count_units
+from ..lengths import plural
 
 
 TEMPLATE = Path(__file__).with_name("model_card.md")  # the sections after the use of the model
@@ -37,12 +38,12 @@ class TrainingRun:
     rows: Mapping[str, int] = field(default_factory=dict)  # split -> number of rows
     settings: Mapping[str, Any] = field(default_factory=dict)  # hyper-parameters, including the noise on lengths
     task: str = "summarization"  # one of TASKS, or "text-generation"
-    adapter: str | None = None  # kind of adapter, if the model is one: "LoRA of rank 16"
+    adapter: str | None = None  # if the model is an adapter, its kind: "LoRA of rank 16"
     base_model: str | None = None  # the run started from this model
     language: str | None = None  # "en"
     license: str | None = None  # "apache-2.0"; by default the licence in the base model's card
     length_unit: str = "character"
-    examples: int = 0  # test rows to publish: their references and outputs, and the first source
+    examples: int = 0  # number of test rows to show: their references and outputs, and the first source
     history: Sequence[str] = ()  # sentences: the training, why it ended, which weights were kept
 
     def save_picture(self, path: str | Path, unit: str, tokenizer=None) -> bool:
@@ -60,8 +61,8 @@ class TrainingRun:
 
 def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, revision: str | None = None):
     """
-    Build the `huggingface_hub.ModelCard` of a run. Its `.data.eval_results` holds the test figures. For `name` and
-    `revision` see `hf_lenctrl.card.usage`. With `picture`, the card shows the file `report.png` in its folder.
+    Build the `huggingface_hub.ModelCard` of a run. Its `.data.eval_results` holds the test metrics. For `name` and
+    `revision` see `hf_lenctrl.card.usage`. If `picture` is true, the card shows the file `report.png` in its folder.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -69,7 +70,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
     unit, encoding = getattr(config, "length_unit", run.length_unit), getattr(config, "length_encoding", "none")
     methods, base_is_local = methods_of(config), run.base_model is not None and Path(run.base_model).exists()
     first = next(iter(run.tests.values()), {})
-    lengths = [name for name in _LENGTHS if name in first]  # only runs with a window have `within`
+    lengths = [name for name in _LENGTHS if name in first]  # `within` needs a window of allowed lengths
     own = [*lengths, *(metric for metric in first if metric in _QUALITY)]
     shown = [*own, *(metric for metric in first if metric in (*_BASELINES, *_TEXTS))]
     results = [
@@ -79,7 +80,8 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
             dataset_name=run.data,
             dataset_split="test",
             metric_type=metric,
-            metric_name=f"{metric} at " + (f"{asked} {unit}s" if asked.isdecimal() else f"the {asked}'s length"),
+            metric_name=f"{metric} at "
+            + (f"{asked} {plural(unit)}" if asked.isdecimal() else f"the {asked}'s length"),
             metric_value=round(figures[metric], 4),
             metric_args={"requested": asked, "settings": figures.get("settings", "")},
         )
@@ -124,7 +126,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
 
 
 def _about(model, run: TrainingRun, methods: list[str], unit: str) -> str:
-    """Describe the model, and how it reads the length."""
+    """Return the text about the model, and about how the model is given the length."""
     size, config = f"{model.num_parameters() / 1e6:.1f}M parameters", model.config
     kind = kind_of(config)
     if not methods:
@@ -132,14 +134,14 @@ def _about(model, run: TrainingRun, methods: list[str], unit: str) -> str:
     tolerance = getattr(config, "length_tolerance", None)
     window = f"By default an output ends within a window around its length, `length_tolerance={tolerance}`. "
     return (
-        f"A {kind} model ({size}) that {_TASKS[run.task]} of a requested length, in {unit}s. Made with "
+        f"A {kind} model ({size}) that {_TASKS[run.task]} of a requested length, in {plural(unit)}. Made with "
         '`hf_lenctrl`, which also guarantees the length with `length_constraint="max"` or `"exact"`. '
         f"{window if tolerance else ''}How it is given the length:\n\n{bullets(methods)}"
     )
 
 
 def _sections(run: TrainingRun, config, unit: str, shown: list[str], base: str | None, picture: bool) -> str:
-    """Render the sections of the card about the test figures, the examples and the training."""
+    """Render the sections of the card about the test metrics, the examples and the training."""
     bound, data = getattr(config, "length_constraint", None), escape(run.data)
     versions = (f"{package} {version(package)}" for package in ("hf_lenctrl", "transformers", "torch"))
     template = Template(TEMPLATE.read_text("utf-8"), trim_blocks=True)

@@ -1,4 +1,4 @@
-"""Pack several pairs into one row, so that all batches have one shape and few positions are padding."""
+"""Pack pairs of source and target into one row, so that all batches have one shape and little padding."""
 
 import random
 from typing import Any
@@ -7,19 +7,19 @@ import torch
 from torch.utils.data import Dataset
 
 
-OPEN = 32  # number of rows that are filled at the same time
+OPEN = 32  # maximum number of rows that are filled at the same time
 ATTENTION = ("sdpa", "eager")  # other implementations accept no mask of pairs
 
 
 class PackedRows(Dataset):
     """
-    A dataset of packed rows: each item is a list of pairs, which `DataCollatorForLengthControl(packing=...)` puts into
-    one row.
+    A dataset of packed rows. Each item is a list of the pairs (source and target) of a row.
+    `DataCollatorForLengthControl(packing=...)` puts these pairs into the row.
 
     Args:
         pairs: A map-style dataset with `input_ids` and `labels`.
         packing (`tuple[int, int]`): Maximum numbers of source tokens and target tokens in a row.
-        seed (`int`, *optional*, defaults to 0): Decides which pairs share a row.
+        seed (`int`, *optional*, defaults to 0): Seed of the order in which pairs are put into rows.
         batch_size (`int`, *optional*, defaults to 1): The number of rows is made a multiple of `batch_size`, so that
             the last batch is full too.
 
@@ -57,8 +57,8 @@ def _sizes(pairs: Any, packing: tuple[int, int]) -> list[tuple[int, int]]:
 
 def _plan(sizes: list[tuple[int, int]], packing: tuple[int, int], seed: int) -> list[list[int]]:
     """
-    Return the rows as lists of pair indices. Put each pair, in random order, into the first open row that has room; at
-    most `OPEN` rows are open.
+    Return the rows as lists of pair indices. Take the pairs in random order. Put each pair into the first open row
+    that has room. At most `OPEN` rows are open; to open another row, close the fullest row.
     """
     order = list(range(len(sizes)))
     random.Random(seed).shuffle(order)
@@ -80,7 +80,7 @@ def _plan(sizes: list[tuple[int, int]], packing: tuple[int, int], seed: int) -> 
 
 
 def check_packing(packing: tuple[int, int], model: Any, tokenizer: Any) -> None:
-    """Raise `ValueError` if the model or the tokenizer does not support packing, or if the row size is invalid."""
+    """Raise `ValueError` if the model or the tokenizer does not support packing, or if `packing` is invalid."""
     config = getattr(model, "config", None)
     if config is None or not hasattr(config, "length_encoding") or not config.is_encoder_decoder:
         rule = f"packing needs an encoder-decoder with length control, got {type(model).__name__}"
@@ -104,19 +104,19 @@ def check_packing(packing: tuple[int, int], model: Any, tokenizer: Any) -> None:
 
 def lay_out(batch: Any, sizes: list[int], counts: torch.Tensor, packing: tuple[int, int], fill: Any) -> dict[str, Any]:
     """
-    Lay out a batch of N pairs as B packed rows; row `i` holds the next `sizes[i]` pairs.
+    Lay out a batch of N pairs as B packed rows. Row `i` holds the next `sizes[i]` pairs.
 
     Args:
-        batch: `input_ids` and `attention_mask` of shape `(N, sources)`, and other columns of shape `(N, targets)` or,
-            with one value for a pair, `(N,)`.
+        batch: `input_ids` and `attention_mask`, `(N, sources)`, and other columns, `(N, targets)`. A column with one
+            value for each pair has the shape `(N,)`.
         sizes (`list[int]`): Number of pairs in each row.
         counts (`torch.LongTensor` of shape `(N,)`): Number of target tokens of each pair.
         packing (`tuple[int, int]`): Numbers of source and target positions of a row.
         fill: The padding value of each column.
 
     Returns:
-        `input_ids` and `pair_ids`, `(B, packing[0])`; the other columns and `decoder_pair_ids`, `(B, packing[1])`.
-        Pairs are numbered from 1 in each row; 0 is padding.
+        `input_ids` and `pair_ids`, `(B, packing[0])`; the other columns and `decoder_pair_ids`, `(B, packing[1])`. The
+        pair ids are the number of each token's pair in its row, from 1; 0 is padding.
     """
     row = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))  # (N,)
     number = torch.cat([torch.arange(1, size + 1) for size in sizes])  # (N,)

@@ -13,7 +13,7 @@ from transformers.models.marian.tokenization_marian import MarianTokenizer
 from ..lengths import check_name
 
 
-# Both sides have the same ids, because a model has one pad, EOS and unknown id for encoder and decoder.
+# Sources and targets have the same special ids, because a model has one set for encoder and decoder.
 SPECIAL_TOKENS = {"</s>": 0, "<unk>": 1, "<pad>": 2}
 TARGET_VOCABULARIES = ("character", "joined", "shared")
 
@@ -35,15 +35,16 @@ def train_marian_tokenizer(
     Args:
         sources (`Iterable[str]`), targets (`Iterable[str]`): Training texts.
         save_directory (`str` or `Path`): Folder for the tokenizer; `AutoTokenizer.from_pretrained` loads it.
-        vocab_size (`int`, *optional*, defaults to 16,000): Maximum number of subwords. A small text gives fewer.
-        target_vocabulary (`str`, *optional*, defaults to `"character"`): `"character"` gives the setting of Takase &
-            Okazaki 2019, section 3.1: subwords in sources, characters in targets, each with its own vocabulary.
-            `"joined"`, as in the authors' code, has these units in one vocabulary, so that a model can share its
-            embeddings. `"shared"` has one subword model for both sides.
+        vocab_size (`int`, *optional*, defaults to 16,000): Maximum number of subwords, special tokens included. A
+            small text gives fewer.
+        target_vocabulary (`str`, *optional*, defaults to `"character"`): `"character"` splits sources into subwords
+            and targets into characters, with two vocabularies (Takase & Okazaki 2019, section 3.1). `"joined"` does
+            the same with one vocabulary, as in the authors' code, so that a model can share its embeddings.
+            `"shared"` splits sources and targets into the same subwords.
         character_coverage (`float`, *optional*, defaults to 1.0): Share of the text's characters that the vocabulary
             covers; 0.9995 suits Japanese and Chinese.
-        byte_fallback (`bool`, *optional*, defaults to `False`): Encode characters that are not in the training text as
-            UTF-8 bytes instead of `<unk>`. The bytes take 256 entries of a subword vocabulary.
+        byte_fallback (`bool`, *optional*, defaults to `False`): In texts that are split into subwords, encode unknown
+            characters as UTF-8 bytes instead of `<unk>`. The bytes take 256 entries of the vocabulary.
         model_max_length (`int`, *optional*, defaults to 512): Maximum number of tokens of a source.
 
     Returns:
@@ -61,7 +62,7 @@ def train_marian_tokenizer(
         byte_fallback=byte_fallback,
         hard_vocab_limit=False,
     )
-    # Without the dummy prefix every target token is one character of the output, so that progress equals position.
+    # Without the dummy prefix every target token is one character of the output, so progress equals position.
     characters: dict = {"model_type": "char", "vocab_size": 2**15, "add_dummy_prefix": False}
     characters["character_coverage"] = character_coverage
     target_spm = source_spm if shared else _train(targets, **characters)
@@ -108,7 +109,7 @@ def _train(texts: Iterable[str], **options) -> bytes:
 
 
 def _vocabulary(*spms: bytes) -> dict[str, int]:
-    """Build a vocabulary of the special tokens and the pieces of the models. Each piece has one id."""
+    """Build a vocabulary of the special tokens and the pieces of the SentencePiece models. Each piece has one id."""
     models = [sentencepiece.SentencePieceProcessor(model_proto=spm) for spm in spms]
     numbered = ((model, i) for model in models for i in range(1, model.get_piece_size()))  # piece 0 is <unk>
     pieces = dict.fromkeys(model.id_to_piece(i) for model, i in numbered)

@@ -1,4 +1,4 @@
-"""Trainers with a separate collator for training batches, and with runs that can be resumed exactly."""
+"""Trainers that have a separate collator for training batches, and whose runs can be resumed exactly."""
 
 import logging
 import math
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 def range_of(lengths: Sequence[int]) -> dict[str, int]:
     """
-    Return percentiles of the lengths of targets, for `trained_lengths` of the configuration.
+    Return percentiles and the maximum of target lengths, for `trained_lengths` of the configuration.
 
     Example:
 
@@ -43,12 +43,12 @@ def range_of(lengths: Sequence[int]) -> dict[str, int]:
 class ResumableTrainer(HubTrainer):
     """
     `Trainer` whose training batches come from `train_collator`. Evaluation uses `data_collator`, which is also the
-    default of `train_collator`. A resumed run has the same batches as an uninterrupted run. The length projection, the
-    new layer of a pretrained model, has `projection_lr_factor` times the learning rate.
+    default of `train_collator`. A resumed run has the same batches as an uninterrupted run. The learning rate of the
+    length projection, the new layer of a pretrained model, is multiplied by `projection_lr_factor`.
 
-    If `run` (`hf_lenctrl.training.model_card.TrainingRun`) is set, the model card describes this run. With
-    `weights_dtype` (`"float16"`, `"bfloat16"`) the final trained weights are rounded and saved in this type; the model
-    still computes in its own type. An adapter is saved together with its length control.
+    If `run` (`hf_lenctrl.training.model_card.TrainingRun`) is set, the model card describes this run. If
+    `weights_dtype` is `"float16"` or `"bfloat16"`, the final trained weights are rounded to this type and saved in it;
+    the model still computes in its own type. An adapter is saved together with its length control.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class ResumableTrainer(HubTrainer):
             self.add_callback(_SetEpoch(self.train_collator))
 
     def _issue_warnings_after_load(self, load_result):
-        # private method of transformers 5.23: Trainer warns of tied weights and constant positions, which no
-        # checkpoint has
+        # private method of transformers 5.23: Trainer warns that tied weights and constant positions are missing, but
+        # no checkpoint has them
         left_out = {*(self.model._keys_to_ignore_on_save or ()), *getattr(self.model, "all_tied_weights_keys", ())}
         load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in left_out]
         super()._issue_warnings_after_load(load_result)
@@ -111,7 +111,7 @@ class ResumableTrainer(HubTrainer):
             return super().create_optimizer(model)
         optimizer = super().create_optimizer(model)
         names = dict((self.model if model is None else model).named_parameters())
-        # the name is longer under PEFT, which copies a module that it saves
+        # PEFT copies a module that it saves, so the name is longer
         new = [p for name, p in names.items() if "length_projection" in name.split(".") and p.requires_grad]
         if not new:
             raise ValueError(
@@ -125,7 +125,7 @@ class ResumableTrainer(HubTrainer):
         return optimizer
 
     def save_model(self, output_dir=None, _internal_call=False):
-        # checkpoints are not rounded, because a run continues from them
+        # checkpoints are not rounded, because a resumed run continues from them
         if output_dir is not None or self.weights_dtype is None:
             super().save_model(output_dir, _internal_call)
             return self._settle_adapter(output_dir or self.args.output_dir)
@@ -134,7 +134,7 @@ class ResumableTrainer(HubTrainer):
         with torch.no_grad():
             for weight in model.parameters():
                 if weight.requires_grad or not adapter:  # an adapter's base is not saved
-                    weight.copy_(weight.to(self.weights_dtype))  # the tested weights are the saved ones
+                    weight.copy_(weight.to(self.weights_dtype))  # so the tested weights equal the saved weights
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             weights: dict[int, torch.Tensor] = {}  # tied weights stay one tensor
@@ -154,8 +154,8 @@ class ResumableTrainer(HubTrainer):
 
     def create_model_card(self, language=None, license=None, tags=None, model_name=None, **kwargs):
         """
-        Write `README.md` for `run`, and `report.png` if matplotlib is installed. If `run` is `None`, write Trainer's
-        card.
+        Write the model card `README.md` for `run`, and its picture `report.png` if matplotlib is installed. If `run`
+        is `None`, write Trainer's card.
         """
         if self.run is None:
             return super().create_model_card(language, license, tags, model_name, **kwargs)
@@ -177,18 +177,19 @@ class ResumableTrainer(HubTrainer):
 
 class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
     """
-    `ResumableTrainer` and `Seq2SeqTrainer` that adds noise to the lengths of training batches only. Each epoch draws
-    again.
+    A `Seq2SeqTrainer` with the features of `ResumableTrainer`. The random changes of its collator, such as noise on
+    the lengths, apply only to training batches, and differ in each epoch.
 
-    `data_collator` builds the batches (by default a `DataCollatorForLengthControl`). Evaluation uses a copy of this
-    collator without `length_noise`, `overshoot_share`, `no_length_share` and `packing`. An optional `train_collator`
-    builds the training batches instead. With `packing` a batch has `per_device_train_batch_size` packed rows.
+    `data_collator` builds the batches; the default is a `DataCollatorForLengthControl`. Evaluation uses a copy of this
+    collator, with `length_noise`, `overshoot_share`, `no_length_share` and `packing` switched off. If `train_collator`
+    is given, it builds the training batches. If `packing` is set, a training batch has `per_device_train_batch_size`
+    packed rows.
 
-    Each target token has the same weight in an optimizer step, also over processes and accumulated batches.
+    Each target token has the same weight in an optimizer step, even across processes and accumulated batches.
 
-    With `r_drop` above 0 the model runs twice on a training batch, with different dropout. The loss adds `r_drop`
-    times the KL divergence of the two outputs, a mean over tokens and both directions (Liang et al. 2021; their alpha
-    is twice as large).
+    If `r_drop` is above 0, the model runs twice on each training batch, with different dropout. The loss then includes
+    `r_drop` times the KL divergence of the two outputs. The divergence is a mean over tokens and over both directions
+    (Liang et al. 2021; their alpha is twice as large).
     """
 
     def __init__(
@@ -222,7 +223,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         if packed and self.args.train_sampling_strategy != "random":
             strategy = self.args.train_sampling_strategy
             raise ValueError(f"packing needs train_sampling_strategy=random, got {strategy}; packed rows are full")
-        # compile one graph for batches of all sizes, not one for each size; packed rows have one size
+        # compile one graph for batches of all sizes, not one for each size; all packed rows have the same size
         if self.args.torch_compile and not packed:
             self.accelerator.state.dynamo_plugin.dynamic = True
         self.compute_loss_func = self.compute_loss_func or self._token_mean
@@ -251,7 +252,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
             config.trained_lengths = range_of(lengths)
 
     def _token_mean(self, outputs, labels, num_items_in_batch=None):
-        # the model's own loss is a mean over a batch, which gives the tokens of short batches too much weight;
+        # the model's own loss is a mean over a batch, so tokens in a batch with few tokens have too much weight;
         # mixture-of-experts models also have an auxiliary loss
         more = outputs.get("aux_loss") if isinstance(outputs, dict) else None
         more = 0.0 if more is None else more
@@ -266,7 +267,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         return total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch) + more
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        # without labels, which Trainer removes, a model would build a cache for generation
+        # Trainer removes the labels, and a model without labels would build a cache for generation
         inputs = {"use_cache": False, **inputs}
         if self.r_drop and model.training:
             inputs = {name: torch.cat([v, v]) if isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
@@ -274,7 +275,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def evaluation_loop(self, *args, **kwargs):
-        # Seq2SeqTrainer's function would count twice the rows that fill up the last batch of several processes
+        # several processes repeat rows to fill the last batch; Seq2SeqTrainer's function would count these rows twice
         self.gather_function = self.accelerator.gather_for_metrics
         return super().evaluation_loop(*args, **kwargs)
 

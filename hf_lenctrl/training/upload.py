@@ -1,4 +1,4 @@
-"""Let a `Trainer` upload only the model and its card: no access token, no text rows, no pickled arguments."""
+"""A `Trainer` that uploads only the model and its card: no access token, no text rows, no pickled arguments."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -26,7 +26,8 @@ NOT_UPLOADED = b"_run/\ncheckpoint-*/\n*.jsonl\n/runs/\ntraining_args.bin\n"
 
 def uploaded(folder: str | Path, names: Iterable[str]) -> list[str]:
     """
-    Return the sorted paths of the files in `folder` that match one of the patterns. A `*` does not match a slash.
+    Return the paths of the files in `folder` that match a pattern in `names`, sorted and relative to `folder`. In a
+    pattern, `*` does not match a slash.
     """
     paths = [path.relative_to(folder).as_posix() for path in sorted(Path(folder).rglob("*")) if path.is_file()]
     return [p for p in paths if any(p.count("/") == name.count("/") and fnmatchcase(p, name) for name in names)]
@@ -81,8 +82,8 @@ def only_at_the_end(args) -> None:
 
 class HubTrainer(Trainer):
     """
-    `Trainer` that uploads once, at the end: model, tokenizer, code, card and figures. A stock Trainer would upload all
-    files of `output_dir`. The files are chosen by name, because only the public Hub respects a `.gitignore`.
+    A `Trainer` that uploads once, at the end: model, tokenizer, code, card and metrics. A plain `Trainer` would upload
+    all files of `output_dir`. The files are chosen by name, because only the public Hub respects a `.gitignore`.
     """
 
     def __init__(self, *args, **kwargs):

@@ -133,7 +133,7 @@ def test_the_best_checkpoint_is_kept_and_training_ends_without_progress(data, tm
 
 def test_tokens_are_those_that_the_generator_counts(data, tmp_path, shared_tokenizer):
     shared_tokenizer.save_pretrained(tmp_path / "generator")
-    options = recipe.parse_arguments((recipe.DataArguments,), data)[0]
+    options = recipe.parse_arguments((recipe.SplitArguments,), data)[0]
     arguments = PredictorArguments(target_tokenizer=str(tmp_path / "generator"), encoder_name_or_path="any")
     options.max_target_length = 20
     splits = recipe.measure(recipe.load_splits(options), arguments, options)
@@ -191,7 +191,7 @@ def test_options_that_contradict_each_other_are_refused(options, message):
 
 @pytest.mark.parametrize("name", ["length_predictor", "length_predictor_small"])
 def test_every_key_of_the_yaml_files_is_known(name):
-    classes = (PredictorArguments, recipe.DataArguments, recipe.TrainingArguments)
+    classes = (PredictorArguments, recipe.SplitArguments, recipe.TrainingArguments)
     encoder = [] if name == "length_predictor" else ["--encoder_name_or_path=bert"]
     path = str(ROOT / "recipes" / "translation" / f"{name}.yaml")
     predictor, _, args = recipe.parse_arguments(classes, [path, "--target_tokenizer=x", "--use_cpu", *encoder])
