@@ -36,7 +36,7 @@ def is_adapter(name, **where) -> bool:
 def save_control(model, folder: str | Path) -> None:
     """
     Save the configuration of a length-controlled model in the folder of its adapter, as `config.json`. The adapter can
-    then be loaded over the plain base model. Also delete the empty model card that PEFT writes.
+    then be loaded over the base model, which has no length control. Also delete the empty model card that PEFT writes.
     """
     config, card = model.get_base_model().config, Path(folder, "README.md")
     if hasattr(config, "length_encoding"):
@@ -129,7 +129,10 @@ def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) ->
 
 
 def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
-    """Return a plain model with the length control of `config`. Fields in `given` override fields of `config`."""
+    """
+    Add the length control of `config` to a plain model (without length control), and return the new model. Fields in
+    `given` override fields of `config`.
+    """
     pairs = {key: (getattr(config.text_config, key, None), getattr(plain.config, key, None)) for key in _SHAPE}
     if wrong := [f"{key}={now}, not {was}" for key, (was, now) in pairs.items() if was != now]:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Generation of outputs within a requested length, for any model: token limit, constraint and warnings."""
+"""Generation with a requested length, for any model: a token limit, a length constraint, and warnings."""
 
 import logging
 import math
@@ -110,28 +110,28 @@ class _ForcedEnds(LogitsProcessor):
 @dataclass
 class _Options:
     """
-    The options of one call. An option is looked up in the arguments of the call, then in the call's generation
-    configuration, then in the model's generation configuration.
+    The options of one call of `generate`. An option is looked up in the arguments, then in the argument
+    `generation_config`, then in the model's generation configuration.
     """
 
     arguments: dict[str, Any]
     defaults: GenerationConfig  # of the model
 
     def given(self, name: str) -> Any:
-        """Return the value of an option in the call itself, or `None`."""
+        """Return the value of an option that is passed to `generate`; `None` if the option is not passed."""
         value = self.arguments.get(name)
         return getattr(self.arguments.get("generation_config"), name, None) if value is None else value
 
     def in_force(self, name: str) -> Any:
-        """Return the value of an option: the value that the call sets, or else the model's default."""
+        """Return the value of an option: the value that is passed to `generate`, or else the model's default."""
         value = self.given(name)
         return getattr(self.defaults, name) if value is None else value
 
 
 def rows_of_each(model, arguments: dict[str, Any]) -> int | None:
     """
-    Return the number of rows that `generate` makes for each prompt. Return `None` if the call sets its own cache or
-    search, or if it uses no cache.
+    Return the number of rows that `generate` makes for each prompt. Return `None` if a custom cache or a custom search
+    is set, or if no cache is used.
     """
     options = _Options(arguments, model.generation_config)
     own = ("custom_generate", "assistant_model", CACHE)
@@ -156,12 +156,13 @@ def generate_within(
 ):
     """
     Call `generate` with a token limit and the constraint, and warn if outputs are cut or miss their lengths.
-    `generate` is a method of `model` (length-controlled or plain) or of its parent class.
+    `generate` is a method of `model` or of its parent class. `model` may have length control or not.
 
     `table`, the unit table, counts the units of token ids, in the unit of `target`. Limits in `arguments` override the
     limits that this function would set. `positions` is the number of decoder positions; `None` means no limit. If
     `thoughts` is given, only the answer after the thoughts (reasoning text) counts. Raise `ValueError` if the length
-    does not fit the positions or the call's own token limit, or if `thoughts` is combined with a length in two units.
+    does not fit the positions or a token limit in `arguments`, or if `thoughts` is combined with a length in two
+    units.
     """
     kwargs = dict(arguments)
     options = _Options(kwargs, model.generation_config)
@@ -219,8 +220,8 @@ def _longest(options: _Options, before: int) -> float:
 
 def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target) -> torch.Tensor:
     """
-    Return the units of each answer, `(batch_size * n,)`. If an output has no end-of-thoughts marker, warn, and return
-    the highest target length of this output, so that no later warning names it.
+    Return the number of units of each answer, `(batch_size * n,)`. If an output has no end-of-thoughts marker, log a
+    warning, and return the highest target length of this output, so that no later warning names this output again.
     """
     count, state = thoughts.count_and_state(ids.to(thoughts.table.weights.device), prompt)
     begun = state >= 0
@@ -235,9 +236,10 @@ def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target
 
 def generate_for(model, table: UnitTable, target: Target | None, constraint: str | None, arguments: dict):
     """
-    Call `model.generate` with target lengths, or without a length if `target` is `None`. The model may be
-    length-controlled or plain. `table` counts the units of token ids, in the unit of `target`. In `arguments`,
-    `length_from` is a `Thoughts`. Raise `ValueError` if `length_from` is given without a target.
+    Call `model.generate` with target lengths, or without a length if `target` is `None`. The model may have length
+    control or not. `table` counts the units of token ids, in the unit of `target`. `arguments` are keyword arguments
+    of `generate`. If they include `length_from`, its value is a `Thoughts` object. Raise `ValueError` if they include
+    `length_from` but `target` is `None`.
     """
     if getattr(model.config, "length_controlled", False):
         return model.generate(**arguments, length=target, length_constraint=constraint)

@@ -45,7 +45,7 @@ def takes_cache(method: _Method) -> _Method:
 
 
 def without_length(model: Any) -> Any:
-    """Return the model that reads no length: the inner model of a `LenCtrlForCausalLM`, or else `model` itself."""
+    """Return the model without length control: `model` itself, or the inner model of a `LenCtrlForCausalLM`."""
     return model.language_model if hasattr(model.config, "length_encoding") else model
 
 

@@ -32,7 +32,7 @@ print(predictor.predict_lengths([{text!r}], tokenizer))"""
 
 
 def methods_of(config) -> list[str]:
-    """Return a description of each method by which a model gets the length. A plain model has no such method."""
+    """Return a description of each method by which a model gets the length. The list may be empty."""
     encoding, tokens = getattr(config, "length_encoding", "none"), getattr(config, "length_tokens", None)
     # An architecture from outside the package may have another encoding.
     found = [_METHODS.get(encoding, encoding)] if encoding != "none" else []

@@ -60,9 +60,9 @@ class Unit:
 
     Args:
         start: The state before the text. A state is any hashable value; a unit may have at most 120 states.
-        step (`Callable`): The transition function. Its arguments are a state and the kind of a character. It returns
-            `(units, state)`: the units that the character adds, an integer from 0 to 1024, and the next state. It
-            returns `(units, state, False)` if a constraint must forbid the character in this state.
+        step (`Callable`): The transition function. Its arguments are a state and the kind of a character. The function
+            returns `(units, state)`: the units that the character adds, an integer from 0 to 1024, and the next state.
+            If a constraint must forbid the character in this state, the function returns `(units, state, False)`.
         kind (`Callable`, *optional*): A function from a character to its kind, any hashable value; by default the
             character itself. A byte-level tokenizer can emit 450,000 characters, so few kinds save time.
         count (`Callable`, *optional*): A function from a text to its units; by default `add_up`.
@@ -158,7 +158,10 @@ class Unit:
 
     @functools.cached_property
     def opened(self) -> "OpenCharacters":
-        """Return the groups of incomplete characters, for a vocabulary that splits characters over entries."""
+        """
+        Return the groups of incomplete characters (characters of which only the first bytes are written). They are
+        needed if vocabulary entries split characters.
+        """
         return OpenCharacters(self)
 
 
@@ -196,7 +199,8 @@ class Cost(Unit):
 
     def _is_known(self, character: str) -> bool:
         """
-        Return whether a character has a cost. A user's function may fail for characters that the vocabulary lacks.
+        Return whether the user's cost function gives a cost for a character. The function may raise an error for a
+        character that the vocabulary does not have.
         """
         try:
             return self.kind(character) >= 0
@@ -291,9 +295,9 @@ class Columns(Learned):
 
     def _loose_step(self, context: int, kind: int) -> tuple[int, int, bool]:
         """
-        Return the transition of a merged context. Its units are the maximum over the original contexts. A constraint
-        may allow the character only if all original contexts allow it, add the same units, and lead to the same
-        context. This next context may be a merged context.
+        Return the transition of a merged context. The transition adds the maximum number of units over the original
+        contexts. A constraint may allow the character only if all original contexts allow the character and add the
+        same number of units, and if a single context, which may be merged, represents all their next contexts.
         """
         steps = {self.step(one, kind) for one in self._several[context]}
         units, to = {units for units, _, _ in steps}, {to for _, to, _ in steps}
@@ -304,10 +308,10 @@ class Columns(Learned):
 
 class OpenCharacters:
     """
-    The groups of incomplete UTF-8 characters (not all of their bytes are known yet). A group is an equivalence class
-    of first bytes that have the same continuations. The row of a group has a value for each of 64 possible next bytes.
-    If this byte completes the character, the value is the character's kind. Otherwise the value is the group of the
-    longer incomplete character. -1 means that no character has these bytes.
+    The groups of incomplete UTF-8 characters (characters of which only the first bytes are written). A group is an
+    equivalence class of first bytes that have the same continuations. The row of a group has a value for each of 64
+    possible next bytes. If this byte completes the character, the value is the character's kind. Otherwise the value
+    is the group of the longer incomplete character. -1 means that no character has these bytes.
     """
 
     def __init__(self, unit: Unit):
@@ -338,7 +342,7 @@ class OpenCharacters:
         return rows, torch.where((rows < 0).all(dim=1)[group], -1, group)
 
     def groups(self) -> list[tuple[int, int]]:
-        """Return all groups of incomplete characters, as pairs (number of missing bytes, group)."""
+        """Return a pair for each group of incomplete characters: the number of missing bytes, and the group."""
         return [(missing, group) for missing, of in self._group.items() for group in sorted({*of} - {-1})]
 
     def is_common(self, missing: int, group: int) -> bool:
@@ -351,7 +355,10 @@ class OpenCharacters:
         return self._rows[missing][group]
 
     def begun(self, data: bytes) -> tuple[int, int]:
-        """Return the number of missing bytes and the group of an incomplete character, from its first bytes."""
+        """
+        Return two values for an incomplete character with the first bytes `data`: the number of missing bytes, and the
+        group, see `OpenCharacters`.
+        """
         missing = 1 if data[0] < 0xE0 else 2 if data[0] < 0xF0 else 3
         group = self._group[missing][data[0] & (0x1F, 0x0F, 0x07)[missing - 1]]
         for byte in data[1:]:

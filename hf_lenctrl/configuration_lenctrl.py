@@ -55,8 +55,8 @@ class LengthControlRules:
         length_unit (`str`, defaults to `"token"`): The unit of lengths: `"token"`, or a unit of the decoded text:
             `"character"` (Unicode code points), `"word"` (separated by white space), another name in `LENGTH_UNITS`,
             or `"cost"` (a unit of the user, see `UnitTable.from_tokenizer`). Special tokens count zero.
-        length (`int`, *optional*): Default length of a call.
-        length_constraint (`str`, *optional*): Default constraint of a call: `"max"`, `"exact"` or `"min"`.
+        length (`int`, *optional*): Default requested length.
+        length_constraint (`str`, *optional*): Default constraint: `"max"`, `"exact"` or `"min"`.
         length_tolerance (`int`, `float` or `tuple`, *optional*): With `length_constraint="exact"`, the default window
             around the length: a number of units, a share of the length, or a pair of these for shorter and longer
             outputs. A call (or `from_pretrained`) that sets a constraint does not use this window.
@@ -66,8 +66,8 @@ class LengthControlRules:
             `LengthTokens.to_dict`. The pipeline adds the tokens.
         length_projection (`bool`, defaults to `False`): Pass the length encoding through a linear layer that starts
             at zero, so that a pretrained model starts unchanged; see `add_length_control`.
-        length_optional (`bool`, defaults to `False`): The model was also trained on rows without a length. If a call
-            has no length, or length 0, there is no encoding, and the model works as a plain model.
+        length_optional (`bool`, defaults to `False`): The model was also trained on rows without a length. If no
+            length is given, or length 0, there is no encoding, and the model works as a model without length control.
         trained_lengths (`dict`, *optional*): Percentiles of the lengths of the training targets, in units: `"1%"`,
             `"50%"`, `"99%"` and `"max"`. `generate` warns if a length is far outside the range from `"1%"` to `"99%"`.
         unit_states (`int`, defaults to 1): Number of states of the model's `UnitTable`; `set_unit_table` sets this
@@ -94,7 +94,10 @@ class LengthControlRules:
 
     @classmethod
     def from_dict(cls: Any, config_dict, **kwargs):
-        """Build a configuration. If `kwargs` sets a constraint, drop the saved window, as in a call of `generate`."""
+        """
+        Build a configuration. If `kwargs` sets a constraint, drop the saved tolerance window. `generate` does the same
+        if its arguments set a constraint.
+        """
         if "length_constraint" in kwargs:
             config_dict = {**config_dict, "length_tolerance": None}
         return super().from_dict(config_dict, **kwargs)  # type: ignore[misc]

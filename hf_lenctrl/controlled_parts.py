@@ -240,8 +240,8 @@ class LengthControlledDecoder(_Part, LengthSignal):
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Length to condition
                 on, in units; defaults to `config.length`, except in training.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units produced before
-                each prediction; by default counted from `input_ids`. Required if the call has embeddings instead of
-                ids. Also required if the cache is filled, because the call then gets only the last token.
+                each prediction; by default counted from `input_ids`. Required if embeddings are given instead of ids.
+                Also required if the cache is filled, because only the last token is then given.
             pair_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): For packed rows (see
                 `pair_mask`), the id of each token's pair. `length` and `progress` then have a value for each token.
 

@@ -98,7 +98,7 @@ def check_tokenizer(tokenizer, name, model=None) -> None:
     rows = entries if model is None else model.get_output_embeddings().weight.shape[0]
     if not separate and not getattr(getattr(model, "config", None), "share_encoder_decoder_embeddings", True):
         rows = model.config.vocab_size  # the encoder's vocabulary, which begins with the decoder's
-    padding = 512 if hasattr(model, "unit_table") else rows  # limit of `UnitTable.padded`; a plain model has none
+    padding = 512 if hasattr(model, "unit_table") else rows  # limit of `UnitTable.padded`, if the model has this table
     if not entries <= rows < entries + padding:
         raise ValueError(f"the tokenizer has {entries} entries, the model {name} has {rows}; pass the model's own")
 
@@ -134,7 +134,7 @@ class PipelineModel(AutoModelForSeq2SeqLM):
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """The names of the parameters that a conversion kept from the plain model, added, and dropped."""
+    """The names of the parameters that the addition of length control to a model kept, added, and dropped."""
 
     kept: tuple[str, ...]
     new: tuple[str, ...]
@@ -222,18 +222,18 @@ def add_length_control(
     **options,
 ) -> Any:
     """
-    Add length control to a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model. A model of most
-    other architectures is wrapped: in a `LenCtrlForSeq2SeqLM` if it has an encoder, otherwise in a
+    Add length control to a BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model. A model of most other
+    architectures is wrapped: in a `LenCtrlForSeq2SeqLM` if the model has an encoder, otherwise in a
     `LenCtrlForCausalLM`.
 
     The decoder keeps its positions. The length encoding passes through a new linear layer. This layer starts at zero,
     and so do the optional length embedding of the encoder and the projection of the optional length head. So before
-    training, the new model has the logits of the plain model, bit for bit, at any length. If encoder and decoder share
+    training, the new model has the logits of the given model, bit for bit, at any length. If encoder and decoder share
     a `"learned"` embedding, there is no linear layer. Weights, dtype, configuration and generation configuration are
-    copied; the plain model does not change.
+    copied; the given model does not change.
 
     Args:
-        model_or_path (`PreTrainedModel` or `str`): A plain model, or its folder or Hub name.
+        model_or_path (`PreTrainedModel` or `str`): A model without length control, or its folder or Hub name.
         length_encoding (`str`, *optional*, defaults to `"ldpe"`): `"ldpe"`, `"lrpe"`, `"pre"`, `"pre_noise"` or
             `"learned"`.
         length_unit (`str`, *optional*, defaults to `"token"`): The name of a unit, see `docs/units.md`, or `"cost"`.
@@ -245,7 +245,7 @@ def add_length_control(
             embedding must have rows for these tokens. If there are length tokens or `encoder_length_embedding`,
             `length_encoding="none"` is allowed.
         options: Other fields of the new model's configuration (see `LengthControlRules`). For example, `length` and
-            `length_constraint` are the defaults of a call.
+            `length_constraint` are the defaults of `generate`.
 
     Returns:
         The length-controlled model, in eval mode; its `conversion_report` (`ConversionReport`) names the kept, new and
@@ -308,11 +308,11 @@ def add_length_control(
 
 def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
     """
-    Return the plain model inside a model with `length_optional`. The plain model has the same weights, but no modules
-    of length control. This is the inverse of `add_length_control`.
+    Return the plain model (without length control) inside a model with `length_optional`. The plain model has the same
+    weights, but no modules of length control. This is the inverse of `add_length_control`.
 
-    The plain model has, bit for bit, the logits that the given model has in a call without a length. Dtype,
-    configuration and generation configuration are copied; the given model does not change.
+    The plain model has, bit for bit, the logits that the given model has if no length is given. Dtype, configuration
+    and generation configuration are copied; the given model does not change.
 
     Args:
         model_or_path (`PreTrainedModel` or `str`): A model with `length_optional`, or its folder or Hub name. The
@@ -345,7 +345,10 @@ def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
 
 
 def _wrapper_of(plain: Any) -> type[LengthControlWrapper] | None:
-    """Return the wrapper class for a plain model; `None` if its family has its own length-controlled classes."""
+    """
+    Return the class that wraps the model `plain` to add length control. Return `None` if this package has separate
+    length-controlled classes for the model's architecture.
+    """
     if not plain.config.is_encoder_decoder:
         return LenCtrlForCausalLM
     return None if plain.config.model_type in FAMILIES else LenCtrlForSeq2SeqLM

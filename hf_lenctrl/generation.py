@@ -41,7 +41,7 @@ def defaults_for(model, generation_config=None) -> dict[str, Any]:
     """
     Return the default of each option in `lengths.OPTIONS`; `None` if there is no default.
 
-    A default comes from the model's configuration, the model's generation configuration or the call's
+    A default comes from the model's configuration, the model's generation configuration or the argument
     `generation_config`. A later configuration in this list overrides an earlier configuration. Warn once if the
     model's two configurations differ. If a configuration sets a constraint but no tolerance window, the window of
     earlier configurations is removed. A window that is a list (a pair in JSON) becomes a tuple.
@@ -113,8 +113,8 @@ def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tol
             read.
         defaults (`dict`): The defaults of the options, see `defaults_for`.
         unit (`str`): The model's unit.
-        length, constraint, tolerance: The options of the call; `FROM_CONFIG` if the call does not set the length or
-            the constraint.
+        length, constraint, tolerance: The arguments of `generate`; `FROM_CONFIG` if the length or the constraint is
+            not given.
 
     Example:
 
@@ -174,18 +174,18 @@ class LengthControlledGeneration:
         """
         Generate outputs of a requested length. This is `GenerationMixin.generate` with more arguments.
 
-        Unless the call sets `max_length` or `max_new_tokens` (itself or in `generation_config`), the maximum number of
-        new tokens comes from the length, and is large enough to cut no output. The length also overrides the
+        Unless `max_length` or `max_new_tokens` is set (as an argument or in `generation_config`), the maximum number
+        of new tokens comes from the length, and is large enough to cut no output. The length also overrides the
         checkpoint's `min_length`. This method does not choose among candidates; the pipeline does.
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested length in
                 units, for the whole batch or for each example. `None` disables a default length. If there is no
-                length, or the length is 0, a model with `length_optional` works as a plain model. Several lengths for
-                a single text give one output for each length; the encoder runs once if it reads no length. A
-                dictionary of two units, `{"character": 30, "word": 6}`, has a length in the model's unit, and a
-                maximum in a second unit. A dictionary needs the argument `tokenizer`, and its default constraint is
-                `"max"`.
+                length, or the length is 0, a model with `length_optional` works as a model without length control.
+                Several lengths for a single text give one output for each length; the encoder runs only once if its
+                input does not include the length. A dictionary of two units, `{"character": 30, "word": 6}`, has a
+                length in the model's unit, and a maximum in a second unit. A dictionary needs the argument
+                `tokenizer`, and its default constraint is `"max"`.
             length_constraint (`str`, *optional*): `"max"`: never longer than `length`. `"exact"`: this length, or a
                 warning if the vocabulary does not allow it. `"min"`: never shorter, and at most four times as long.
                 `None`: no constraint, which is the default if there is no length. See
@@ -206,7 +206,8 @@ class LengthControlledGeneration:
                 the length, see `LengthGuidanceLogitsProcessor`; 1.5 to 3 are useful. Each step then runs the model
                 twice.
 
-        A default comes from the call's `generation_config`, or else the model's `generation_config`, or else `config`.
+        A default comes from the argument `generation_config`, or else the model's `generation_config`, or else
+        `config`.
 
         Raises:
             `TypeError`, `ValueError`: if a length is missing, not an integer, below 1, or too long for the decoder's
@@ -295,7 +296,7 @@ class LengthControlledGeneration:
     def _check_thinking(self, length_from, budget, without: bool) -> None:
         """
         Raise `ValueError` if the options for thoughts (reasoning text) have no effect, either because the model is an
-        encoder-decoder, or because the call has no length (`without`).
+        encoder-decoder, or because no length was given to `generate` (`without`).
         """
         given = f"length_from={length_from!r}" if budget is None else f"thinking_budget={budget}"
         if self.config.is_encoder_decoder:
@@ -353,7 +354,8 @@ class LengthControlledGeneration:
 
     def _get_candidate_generator(self, *args, model_kwargs, assistant_model=None, **kwargs):
         """
-        Build the candidate generator of assisted generation. A plain draft model gets the constraint, but no length.
+        Build the candidate generator of assisted generation. If the draft model has no length control, it gets the
+        constraint but no length.
         """
         draft = getattr(assistant_model, "config", None)
         if assistant_model is not None and not getattr(draft, "length_controlled", False):

@@ -26,7 +26,7 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
         model (`PreTrainedModel`): The length-controlled model.
         scale (`float`): 1 for no guidance; 1.5 to 3 are useful values.
         batch_size (`int`): Number of texts; the beams or samples of a text are neighbouring rows.
-        inputs (`dict`): Arguments of the call: `attention_mask (batch_size, n)`, if given, and `encoder_outputs`, if
+        inputs (`dict`): Arguments of `generate`: `attention_mask (batch_size, n)`, if given, and `encoder_outputs`, if
             the model has an encoder.
     """
 

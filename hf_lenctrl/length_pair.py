@@ -36,7 +36,7 @@ def units_apart(length, unit: str | Unit) -> tuple[Any, tuple[str, Any] | None]:
 
 
 def check_pair(constraint: str | None) -> str:
-    """Return the constraint of a call with a length in two units. Raise `ValueError` if the constraint is `None`."""
+    """Return the constraint for a length in two units. Raise `ValueError` if the constraint is `None`."""
     if constraint is None:
         raise ValueError("a length in two units needs a constraint, got None; pass 'max' or 'exact', or one unit")
     return constraint

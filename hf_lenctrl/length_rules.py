@@ -57,7 +57,7 @@ class Rules:
     Precomputed masks for a unit table, its EOS ids and a constraint.
 
     Two entries share a column if, in every state, they add the same units and lead to the same next state. There are
-    `C` columns, some hundreds for any vocabulary. Each EOS has a column of its own.
+    `C` columns, some hundreds for any vocabulary. Each EOS has a separate column.
 
     Attributes:
         column (`torch.LongTensor` of shape `(V,)`): Column of each entry.
@@ -70,8 +70,8 @@ class Rules:
         last (`torch.IntTensor` of shape `(S, eos)`): Units that each EOS adds; `_NEVER` if no text may end with it.
         spread (`int`): For `"exact"`: the largest gap between a requested length and the next shorter possible length.
         ends (`torch.BoolTensor` of shape `(S,)`): Whether a text may end in each state.
-        cost (`torch.IntTensor` of shape `(S, C)`): Units of an entry plus the units that must follow (the rest of an
-            incomplete character, a word after a last space, or an EOS with units). `_NEVER` for forbidden entries.
+        cost (`torch.IntTensor` of shape `(S, C)`): Units of an entry plus the units that must follow (the rest of
+            a split character, a word after a last space, or an EOS with units). `_NEVER` for forbidden entries.
         steps (`torch.LongTensor` of shape `(S,)`), most_steps (`int`): Number of entries that must come between each
             state and EOS, and the maximum of these numbers.
         silent (`torch.LongTensor`): Ids of entries, except EOS, that add no units and keep the state.

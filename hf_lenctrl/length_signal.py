@@ -109,12 +109,12 @@ def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> No
 
 def required_length(length, config, rows: torch.Tensor, training: bool) -> torch.Tensor:
     """
-    Return the length of each row, `(batch_size,)`: the length of the call, or else the default, `config.length`. If
-    both are missing and `config.length_optional` is set, return 0, which means no length. In training the default is
-    not used, because each row has its own length.
+    Return the length of each row, `(batch_size,)`: the argument `length`, or else the default, `config.length`. If
+    both are `None` and `config.length_optional` is set, return 0 for each row, which switches length control off.
 
     Raises:
-        `ValueError`: if there is no length.
+        `ValueError`: if no length is given and `config.length_optional` is not set; if `length` is `None` in training,
+            which does not use the default, because each row has a different length; or if a length is invalid.
     """
     if length is None and training:
         raise ValueError(
@@ -128,7 +128,10 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
 
 
 class LengthSignal:
-    """Mixin of a decoder that holds the unit table, which counts units of ids, and the modules of the encoding."""
+    """
+    Mixin of a decoder. The decoder then has a unit table, which counts the units of token ids, and the modules of the
+    length encoding.
+    """
 
     def add_length_signal(self: Any) -> None:
         """Add the modules that the decoder's configuration requires."""
@@ -289,7 +292,7 @@ class StoresUnitTable:
 
 
 class CountsLabels(StoresUnitTable):
-    """Mixin of an encoder-decoder that counts the units of the labels if a call passes no length."""
+    """Mixin of an encoder-decoder that counts the units of the labels if `forward` gets no length."""
 
     _checked_lengths = False  # whether the lengths of the first training batch were checked
 
@@ -307,7 +310,7 @@ class CountsLabels(StoresUnitTable):
 
     def _length_of_rows(self: Any, labels, decoder_input_ids):
         """
-        Return the length of each row if the call passes no length. If there are labels, count their units (Takase &
+        Return the length of each row if `forward` gets no length. If there are labels, count their units (Takase &
         Okazaki 2019, section 3.1). Otherwise return the default, `config.length`. But in training, where label
         smoothing may remove the labels, count `decoder_input_ids`, or return `None` if there are no ids. If the model
         is not length-controlled, return `None`.

@@ -248,8 +248,8 @@ class UnitTable(nn.Module):
 
     def count_and_state(self, ids: torch.Tensor, prompt: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return the units of each row and its last state, `(batch_size,)` each. The first `prompt` ids of a row do not
-        count. If no ids remain, return 0 and the start state.
+        Return two tensors `(batch_size,)`: the units of each row, and the last state of each row. The first `prompt`
+        ids of a row do not count. If no ids remain, return 0 and the start state.
         """
         self.require_filled()
         ids = ids[:, prompt:]
@@ -382,7 +382,7 @@ class RunningCount:
         self._kept: tuple[torch.Tensor, ...] | None = None  # ids (rows, T), units and states (rows,)
 
     def __call__(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the units and the last state of each row, `(rows,)` each, like `counter.count_and_state`."""
+        """Return two tensors `(rows,)`, the units and the last state of each row, like `counter.count_and_state`."""
         kept = self._kept
         if kept is not None and torch.equal(kept[0], ids):
             return kept[1], kept[2]

@@ -140,11 +140,11 @@ def window_of(lengths: Sequence[int], tolerance, constraint: str | None = "exact
 @dataclass(frozen=True)
 class Target:
     """
-    The target lengths of the outputs of a batch, `torch.LongTensor` of shape `(batch_size,)` each. `length` is the
-    planned length, on which the decoder is conditioned. `low` and `high` are the lowest and the highest allowed
-    length. If there is no window, all three are equal. `other` is a pair: the unit table of a second unit, and the
-    limits in that unit, `(batch_size,)`. `table` is the unit table of `low` and `high`; it is set only if `length` may
-    be in a different unit.
+    The target lengths of the outputs of a batch, as tensors `(batch_size,)` of integers. `length` is the planned
+    length, on which the decoder is conditioned. `low` and `high` are the lowest and the highest allowed length. If
+    there is no window, all three are equal. `other` is a pair: the unit table of a second unit, and the limits in that
+    unit, `(batch_size,)`. `table` is the unit table of `low` and `high`; it is set only if `length` may be in a
+    different unit.
     """
 
     length: torch.Tensor
@@ -156,8 +156,8 @@ class Target:
 
 def as_target(length, constraint, tolerance, batch_size: int, device: torch.device) -> Target:
     """
-    Check the length, constraint and tolerance of a call, and return them as a `Target`, which is not checked again.
-    Raise the errors of `as_length_tensor`, `check_constraint`, `check_tolerance` and `window_of`.
+    Check a length, a constraint and a tolerance, and return them as a `Target`, which is not checked again. Raise the
+    errors of `as_length_tensor`, `check_constraint`, `check_tolerance` and `window_of`.
     """
     check_constraint(constraint)
     check_tolerance(tolerance, constraint)
@@ -173,13 +173,13 @@ def refuse_length() -> None:
 
 
 def given_or_default(length, config):
-    """Return the length of a call, or the default `config.length`. Raise `ValueError` if both are `None`."""
+    """Return the argument `length`, or else the default `config.length`. Raise `ValueError` if both are `None`."""
     length = config.length if length is None else length
     return refuse_none() if length is None else length
 
 
 def refuse_none() -> NoReturn:
-    """Raise `ValueError`, because a call that needs a length has none."""
+    """Raise `ValueError`, because a length is needed but none was given."""
     raise ValueError("no length was given; pass it to the call (length=75), or a default to from_pretrained")
 
 

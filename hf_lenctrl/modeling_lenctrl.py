@@ -1,5 +1,5 @@
 """Length-controlled BART, Marian, mBART, Pegasus, M2M100, T5, mT5 and UMT5: mixins for the unchanged Hugging Face
-classes, then the classes of each model family."""
+classes, then the classes of each architecture."""
 
 from types import ModuleType
 from typing import Any
@@ -59,7 +59,7 @@ class _LengthControlBase(CountsLabels):
             self.gradient_checkpointing_enable()
 
     def add_length_control(self: Any) -> None:
-        """Add length control to the parts (encoder, decoder) that the class of transformers has built."""
+        """Add length control to the encoder and the decoder, which the base class in Transformers has built."""
         if hasattr(self, "model"):
             control(self.model, LengthControlledModel)
         else:  # a base model, or T5 with its language-model head
@@ -270,7 +270,10 @@ class LenCtrlM2M100ForConditionalGeneration(
     config_class, model_class = LenCtrlM2M100Config, LenCtrlM2M100Model
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Shift the labels to the right, as other families do. `DataCollatorForSeq2Seq` calls this method."""
+        """
+        Return the decoder input ids: the labels, shifted to the right. `DataCollatorForSeq2Seq` calls this method,
+        which `M2M100ForConditionalGeneration` lacks.
+        """
         return m2m_100.shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
 
@@ -312,9 +315,9 @@ class LenCtrlUMT5ForConditionalGeneration(LengthControlledForConditionalGenerati
 
 def _make_parts(head: Any, stock: ModuleType) -> None:
     """
-    Create the encoder, decoder and attention classes of a model family, `LenCtrl{Family}{Encoder,Decoder,Attention}`,
-    in this module. The classes exist as soon as the module is imported, so that another process can unpickle a model.
-    `control` changes the classes of a model's submodules to these classes.
+    Create, in this module, the encoder, decoder and attention classes of a model family such as BART, with the names
+    `LenCtrl{Family}{Encoder,Decoder,Attention}`. The classes exist as soon as the module is imported, so that another
+    process can unpickle a model. `control` changes the classes of a model's submodules to these classes.
     """
     family = head.model_class.__name__.removeprefix("LenCtrl").removesuffix("Model")
     parts = {"Encoder": LengthControlledEncoder, "Decoder": LengthControlledDecoder, "Attention": LengthHeadAttention}
@@ -334,8 +337,8 @@ def _make_parts(head: Any, stock: ModuleType) -> None:
         dict.__setitem__(_CAN_RECORD_REGISTRY, str(made), made._can_record_outputs)
 
 
-# The model class of each plain model type; NLLB's checkpoints have the type m2m_100. Conversion, registration and the
-# classes of the parts use this table.
+# Our model class for each model type of Transformers; NLLB's checkpoints have the type m2m_100. Conversion,
+# registration and the classes of the parts use this table.
 FAMILIES: dict[str, Any] = {
     "bart": LenCtrlBartForConditionalGeneration,
     "marian": LenCtrlMarianMTModel,

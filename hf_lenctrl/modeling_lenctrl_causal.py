@@ -65,7 +65,7 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
     def __init__(self, config: LenCtrlCausalLMConfig, language_model: PreTrainedModel | None = None):
         super().__init__(config, language_model)
-        # Trainer then treats the wrapper like the plain model
+        # Trainer then treats the wrapper like the inner model
         self.accepts_loss_kwargs = getattr(self.language_model, "accepts_loss_kwargs", "kwargs" in self._read_by_inner)
         self.register_forward_pre_hook(LenCtrlForCausalLM._count_answers, with_kwargs=True)
 
@@ -80,8 +80,8 @@ class LenCtrlForCausalLM(LengthControlWrapper):
     def _count_answers(self, args, kwargs):
         """
         Count progress and length of each answer from the labels, in a hook that runs before `forward`. Some trainers,
-        such as TRL's, need the hook, because they replace `forward` and pass no labels to the base model. If the call
-        has a length, use this length instead. If only `config.length` is set, use `config.length` instead.
+        such as TRL's, need the hook, because they replace `forward` and pass no labels to the base model. If `forward`
+        gets a length, use this length instead. If only `config.length` is set, use `config.length` instead.
         """
         labels, length = kwargs.get("labels"), kwargs.get("length")
         replaced = "forward" in vars(self) and self.config.length_controlled
@@ -231,9 +231,9 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
 def _check_cached(cache: Cache, start: int, columns: int) -> None:
     """
-    Raise `ValueError` if the `columns` ids of a call do not continue a cache. Two cases are valid: (1) the ids follow
-    the cache, which has `start` columns; (2) the ids begin with the cached ids, and `start` is 0. Each call removes
-    its answer from the cache, so the next call must pass the ids of the answer.
+    Raise `ValueError` if the `columns` ids that `generate` gets do not continue a cache. Two cases are valid: (1) the
+    ids follow the cache, which has `start` columns; (2) the ids begin with the cached ids, and `start` is 0. Each call
+    removes its answer from the cache, so the next call must pass the ids of the answer.
     """
     cached = int(cache.get_seq_length())
     if start not in (0, cached) or start == 0 and columns <= cached:

@@ -12,8 +12,9 @@ from importlib.abc import MetaPathFinder
 from typing import Any
 
 
-# For each plain model type: the model with a language-model head, the base model, and the tokenizer for checkpoints
-# that name no tokenizer. mBART, M2M100 and Pegasus have several tokenizers, so their checkpoints must name theirs.
+# For each model type in Transformers: our model with a language-model head, our base model, and the tokenizer for
+# checkpoints that name no tokenizer. mBART, M2M100 and Pegasus have several tokenizers, so their checkpoints must name
+# theirs.
 FAMILIES = {
     "bart": ("LenCtrlBartForConditionalGeneration", "LenCtrlBartModel", "BartTokenizer"),
     "marian": ("LenCtrlMarianMTModel", "LenCtrlMarianModel", "MarianTokenizer"),
@@ -69,9 +70,9 @@ def load(place: str) -> Any:
 
 class Lazy(MutableMapping):
     """
-    A mapping with the items of `known` and of `places`. A value of `places` is a string, `"module:name"`. A look-up
-    imports and returns the object of this name. A key of `places` may be `"module:name"` too. Such a key stands for a
-    class, which is imported when the keys are iterated.
+    A mapping that joins `known` and `places`. A value of `known` is an object. A value of `places` is a string
+    `"module:name"`, and a look-up imports and returns the object that this string names. A key of `places` may also be
+    a string `"module:name"`, which names a class. Iterating over the keys imports this class and yields it.
     """
 
     def __init__(self, known: MutableMapping, places: dict[str, str]):

@@ -29,8 +29,8 @@ _SOURCES = ("character_costs.py", "length_units.py", "text_units.py", "unit_voca
 
 def read_table(tokenizer, unit: str) -> tuple[torch.Tensor, torch.Tensor] | None:
     """
-    Return the weights and next states that `write_table` saved next to a tokenizer, `(S, V)` each. If there is no
-    file, return `None`. If the file is of another tokenizer or package version, warn and return `None`.
+    Return two tensors `(S, V)` that `write_table` saved next to a tokenizer: the weights, and the next states. If
+    there is no file, return `None`. If the file is of another tokenizer or package version, warn and return `None`.
     """
     file = _file_of(tokenizer, unit)
     if file is None or not file.is_file():
@@ -48,7 +48,7 @@ def read_table(tokenizer, unit: str) -> tuple[torch.Tensor, torch.Tensor] | None
 
 def write_table(tokenizer, unit: str, weights: torch.Tensor, next_state: torch.Tensor) -> Path:
     """
-    Save a table's weights and next states, `(S, V)` each, next to its tokenizer. Return the path of the file. Equal
+    Save a table's weights `(S, V)` and next states `(S, V)` next to its tokenizer. Return the path of the file. Equal
     columns are saved once. Raise `ValueError` if the tokenizer was not loaded from a folder or from the Hub.
     """
     file = _file_of(tokenizer, unit)

@@ -93,8 +93,9 @@ def _utf_16() -> Unit:
 
 def _sms() -> Unit:
     """
-    Build the unit of SMS, which counts septets of GSM-7. A character outside GSM-7 would turn the whole message into
-    UCS-2. So a constraint forbids such a character. It counts 1000, so that no text with this character fits.
+    Build the unit of SMS, which counts septets of GSM-7. One character outside GSM-7 would change the encoding of the
+    whole message to UCS-2, so constraints forbid such characters. Each of these characters counts 1000 septets, so
+    that no text with them fits.
     """
     cost = {**dict.fromkeys(_GSM_7, 1), **dict.fromkeys(_GSM_7_EXTENSION, 2)}
     return Unit(None, lambda state, units: (units, state, units < 1000), lambda character: cost.get(character, 1000))
@@ -135,8 +136,8 @@ def _post_kind(character: str) -> tuple[int, str]:
 
 def _post_step(last: str, kind: tuple[int, str]) -> tuple:
     """
-    Return the transition for a character of `kind` after the state `last`, see `Unit`: the weight, the next state, and
-    whether a constraint may allow the character.
+    Return the transition from the state `last` on a character of `kind`, as a tuple: the weight, the next state, and
+    whether a constraint may allow the character. The last value may be left out, see `Unit`.
     """
     weight, sign = kind
     if (last, sign) in _JOINS:

@@ -170,8 +170,9 @@ class _Count:
 
     def of(self, data: bytes) -> tuple[int, int] | None:
         """
-        Return two values for bytes that begin a text: the units (`~units` if the text is invalid), and the next state.
-        Return `None` if no entries form the bytes.
+        Return two values for the first bytes of a text: the number of units, and the next state. If the text is
+        invalid, the first value is the bitwise complement `~units`, which is below 0. Return `None` if no sequence of
+        vocabulary entries has these bytes.
         """
         entries = self._entries(data, self.first)
         if entries is None:
@@ -233,8 +234,8 @@ class Thoughts:
 
     def behind(self, state: int | torch.Tensor, entries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return the units and the states after each of the `entries (n,)`, `(n,)` each. The thoughts before an entry
-        are in `state`, which is either one state for all entries or a tensor `(n,)`.
+        Return two tensors `(n,)`: the units and the state after each of the `entries (n,)`. `state` is the state of
+        the thoughts before an entry: either one state for all entries, or a tensor `(n,)`.
         """
         reached = self._following[~state, entries]
         rest = reached - len(self._following)
@@ -283,8 +284,8 @@ class Thoughts:
 
     def count_and_state(self, ids: torch.Tensor, prompt: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return the units and the state of each answer, `(rows,)` each. The first `prompt` columns of
-        `ids (rows, positions)` are the prompt.
+        Return two tensors `(rows,)`: the number of units of each answer, and the state of each row, which is below 0
+        inside thoughts. The first `prompt` columns of `ids (rows, positions)` are the prompt.
         """
         read, begun, start, answers = self._answers(ids[:, prompt:], self.closed(ids[:, :prompt]))
         last = (ids.shape[1] - prompt - start).unsqueeze(1)
@@ -295,7 +296,7 @@ class Thoughts:
         return count, torch.where(begun, state, ~read)
 
     def after(self, count: torch.Tensor, state: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the units and the state of each row after one more token, see `UnitTable.after`."""
+        """Return the number of units and the state of each row after one more token, see `UnitTable.after`."""
         units, to = self.table.after(count, state.clamp(min=0), ids)
         first, begun = self.behind(state.clamp(max=-1), ids)
         return torch.where(state < 0, first, units), torch.where(state < 0, begun, to)
@@ -344,8 +345,8 @@ def check_thinking(length_from, budget) -> None:
 
 def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
     """
-    Return the cached `AnswerMarker` of a call. Raise `ValueError` if the tokenizer is missing or cannot encode the
-    marker.
+    Return the `AnswerMarker` for the marker `length_from`, from a cache. Raise `ValueError` if the tokenizer is
+    missing or cannot encode the marker.
     """
     if tokenizer is None:
         raise ValueError(f"length_from={length_from!r} needs the model's tokenizer; pass tokenizer=tokenizer")
@@ -354,8 +355,8 @@ def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
 
 def thoughts_of(length_from, tokenizer, table: Any, budget: int | None = None) -> Thoughts | None:
     """
-    Return the `Thoughts` of a call. If `length_from` is `None`, return `None`. If `length_from` is already a
-    `Thoughts`, return this object. Raise the errors of `check_thinking` and `marker_of`.
+    Return the `Thoughts` for the marker `length_from`. If `length_from` is `None`, return `None`. If `length_from` is
+    already a `Thoughts`, return this object. Raise the errors of `check_thinking` and `marker_of`.
     """
     if isinstance(length_from, Thoughts):
         return length_from

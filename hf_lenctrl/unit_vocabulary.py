@@ -83,8 +83,8 @@ class UnitVocabulary:
 
     def machine(self, unit: str) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Build the automaton that counts `unit`. Return the weights (added units) and the next states of all entries in
-        all reachable states, `(S, V)` each.
+        Build the automaton that counts `unit`. Return two tensors `(S, V)`: the weights (added units) and the next
+        states of all entries in all reachable states.
         """
         # A state holds: whether text has started, whether white space is last, the bytes of an incomplete character.
         order: list[tuple] = [(False, True, b""), (True, False, b"")]
@@ -98,8 +98,8 @@ class UnitVocabulary:
 
     def _sort(self, data: bytes, unit: str) -> Hashable:
         """
-        Return the class of an entry with the bytes `data`. Entries of the same class have the same weight and next
-        state in all states without an incomplete character.
+        Return the class of an entry with the bytes `data`. Two entries of a class have the same weight and lead to the
+        same next state, from every state that is not inside a multi-byte character.
         """
         text, rest = _split_utf8(data)
         if text is None:
@@ -162,9 +162,10 @@ class CostVocabulary:
     The automaton of a `Unit` over the entries of a vocabulary.
 
     A character that is split over entries counts at its last byte. A state holds the context (the state of the `Unit`)
-    and the group of the incomplete character at the end. A group is an equivalence class of first bytes with the same
-    continuations. If there are too many groups, only the most useful groups get a state. A constraint forbids
-    characters of the other groups. They count as the most expensive character, so that no count is too low.
+    and the group of the incomplete character at the end (a character of which only the first bytes are written). A
+    group is an equivalence class of first bytes with the same continuations. If there are too many groups, only the
+    most useful groups get a state. A constraint forbids characters of the other groups. They count as the most
+    expensive character, so that no count is too low.
 
     Args:
         vocabulary (`UnitVocabulary`): The decoded entries.
@@ -197,7 +198,7 @@ class CostVocabulary:
         return units, context, safe
 
     def _choose(self) -> None:
-        """Minimise the automaton, and choose by priority which incomplete characters get a state."""
+        """Minimise the automaton, and choose by priority which groups of first bytes of characters get a state."""
         begun = self._begun()
         class_of, priority = self._classes(begun)
         room = (min(_MOST_STATES, _MOST_ENTRIES // len(self.later)) - 6) // (1 + self.vocabulary.strips)
@@ -238,9 +239,9 @@ class CostVocabulary:
 
     def _classes(self, begun: Counter) -> tuple[dict[_Pair, _Pair], dict[_Pair, float]]:
         """
-        Minimise the automaton. Two pairs of a context and an incomplete character are equivalent if their successors
-        are equivalent. Return two dictionaries: the representative of each pair, and the priority of each
-        representative. `_choose` gives states to the representatives of highest priority.
+        Minimise the automaton. Two pairs of a context and an incomplete character (first bytes only) are equivalent if
+        their successors are equivalent. Return two dictionaries: the representative of each pair, and the priority of
+        each representative. `_choose` gives states to the representatives of highest priority.
         """
         opened, contexts = self.costs.opened, self._contexts()
         after = Counter(self.steps(0, piece.kinds)[1] for piece in self.later if piece.kinds)
@@ -265,8 +266,9 @@ class CostVocabulary:
 
     def _successors(self, context: int, missing: int, row, class_of: dict[_Pair, _Pair]) -> dict[int, tuple]:
         """
-        Return the successors of an incomplete character. If one byte is missing, return the transition of the `Unit`
-        for each kind. Otherwise return, for each group, the class of an incomplete character with one more byte.
+        Return the successors of an incomplete character (first bytes only). If one byte is missing, return the
+        transition of the `Unit` for each kind. Otherwise return, for each group, the class of an incomplete character
+        with one more byte.
         """
         reached = set(row) - {-1}
         if missing == 1:
@@ -282,7 +284,10 @@ class CostVocabulary:
         return row if missing == 1 else set().union(*(self._completed(missing - 1, to) for to in row))
 
     def _reached(self, kept: dict, begun: list[tuple[int, int]]) -> int:
-        """Return the number of reachable states: contexts, and pairs of a context and an incomplete character."""
+        """
+        Return the number of reachable states. A state is a context alone, or a pair of a context and an incomplete
+        character (first bytes only).
+        """
         contexts, names = [0], dict[tuple, None]()
         todo = list(contexts)
         while todo:
@@ -316,8 +321,9 @@ class CostVocabulary:
 
     def _sort(self, stray: list[int]) -> Callable[["_Piece"], Hashable]:
         """
-        Return a function from a piece to its class. Pieces of the same class have the same weight and next state in
-        every state. A class holds the effect of the piece's kinds: for each context, the added units and next context.
+        Return a function from a piece to its class. From every state, pieces of the same class add the same units and
+        lead to the same next state. A class holds the effect of the piece's kinds: for each context, the added units
+        and next context.
         """
         broken = "\ufffd".join(["", *(self.later[i].data.decode("utf-8", "replace") for i in stray)])
         kinds = self.whole | set(map(self.costs.kind, broken)) | set(self.costs.opened.kinds if self.kept else ())
@@ -346,7 +352,7 @@ class CostVocabulary:
 
     def _live(self, order: list[tuple], rows: dict) -> list[tuple]:
         """
-        Return the states that have no incomplete character, and the states whose incomplete character the vocabulary
+        Return the states that are not inside a character, and the states inside a character that vocabulary entries
         can complete. Forbid entries that lead to other states.
         """
         live = {state for state in order if not state[3]}
@@ -391,9 +397,9 @@ class CostVocabulary:
 
     def _continue(self, context: int, opened, data: bytes):
         """
-        Continue an incomplete character with the first bytes of `data`. Return five values: the added units; the next
-        context; the incomplete character, or `None` if it is complete; whether a constraint may allow these bytes; the
-        unused bytes.
+        Continue an incomplete character (first bytes only) with the first bytes of `data`. Return five values: the
+        added units; the next context; the longer incomplete character, or `None` if the character is complete; whether
+        a constraint may allow these bytes; the unused bytes.
         """
         units, safe = 0, True
         while opened and data and 0x80 <= data[0] < 0xC0:
@@ -443,9 +449,9 @@ class _Columns:
 
         `order` lists the states; this method appends new states. The first states in `order` are the start, the state
         after text, and the state after white space, as `UnitTable.states_after` expects. The first two fields of a
-        state are flags: text has begun, white space is last. The last field is the incomplete character, which only
-        `continuing` entries continue. Other entries are then forbidden: they act as after text, and add `lost` more
-        units. If `strips` is set, no text may end with white space.
+        state are flags: text has begun, white space is last. The last field is the incomplete character (first bytes
+        only), which only `continuing` entries continue. Other entries are then forbidden: they act as after text, and
+        add `lost` more units. If `strips` is set, no text may end with white space.
         """
         whole = [column for column in range(len(self.entries)) if column != self.special]
         going_on = dict.fromkeys(self.of[i] for i in continuing)
@@ -464,7 +470,7 @@ class _Columns:
         return rows
 
     def tensors(self, order: list[tuple], rows: dict) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the weights and the next states of all entries as tensors, `(S, V)` each."""
+        """Return two tensors `(S, V)`: the weights, and the next states of all entries in all states."""
         number, of = {state: i for i, state in enumerate(order)}, torch.tensor(self.of)
         weights = torch.tensor([rows[state][0] for state in order], dtype=torch.int32)
         following = torch.tensor([[number[new] for new in rows[state][1]] for state in order], dtype=torch.uint8)
@@ -478,7 +484,7 @@ _BYTE_PIECE = re.compile(r"<0x([89A-Fa-f][0-9A-Fa-f])>")  # byte fallback; ASCII
 
 
 def _bytes_of(piece: str) -> bytes:
-    """Return the bytes of a piece of byte-level BPE. A piece with a character outside the alphabet is plain text."""
+    """Return the bytes of a piece of byte-level BPE. A piece with a character outside the alphabet is literal text."""
     try:
         return piece.translate(_BYTE_OF).encode("latin-1")
     except UnicodeEncodeError:
@@ -495,7 +501,10 @@ def _single_bytes(tokenizer) -> dict[str, bytes]:
 
 
 def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
-    """Split UTF-8 into text and the incomplete character at its end. The text is `None` if the UTF-8 is invalid."""
+    """
+    Split UTF-8 into the text of its complete characters, and the first bytes of an incomplete character at the end.
+    The text is `None` if the UTF-8 is invalid.
+    """
     try:
         return data.decode("utf-8"), b""
     except UnicodeDecodeError as error:
@@ -505,7 +514,10 @@ def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
 
 
 def _canonical(rest: bytes, unit: str) -> bytes:
-    """Return one representative of all incomplete characters with the same continuations, so that states are few."""
+    """
+    Return the representative of all incomplete characters (first bytes only) that have the same continuations as
+    `rest`, so that the automaton has few states.
+    """
     if not rest or (len(rest) == 1 and rest in (b"\xe0", b"\xed", b"\xf0", b"\xf4")):
         return rest  # not every continuation byte may follow
     if unit == "word" and any(space.startswith(rest) for space in _WIDE_SPACES):

@@ -70,8 +70,9 @@ class LengthControlWrapper(  # type: ignore[misc, override]
     @classmethod
     def around(cls, plain: Any, **fields) -> Any:
         """
-        Build a length-controlled model around the model `plain`. The new model is in eval mode. `fields` are fields of
-        `LengthControlRules`. Raise `ValueError` if `plain` cannot read a length from embeddings, see `check_taken`.
+        Build a length-controlled model around the model `plain`, which has no length control. The new model is in eval
+        mode. `fields` are fields of `LengthControlRules`. Raise `ValueError` if `plain` cannot read a length from
+        embeddings, see `check_taken`.
         """
         # A composite configuration passes its choice of attention to the inner configuration. If the choice were None,
         # the causal mask would be missing. transformers 5.23 has only a private name for the choice.

@@ -232,7 +232,10 @@ def parse_arguments(
 def parse_specified(
     classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None
 ) -> tuple[tuple, Specified]:
-    """Return two values: the instances of `parse_arguments`, and the names of the options that the user set."""
+    """
+    Parse the arguments like `parse_arguments`. Return two values: the instances of `classes`, and the names of the
+    options that the user set.
+    """
     on_line = list(sys.argv[1:] if argv is None else argv)
     parser = CommandParser(list(classes), description=description, usage="%(prog)s [recipe] [--option value ...]")
     # without `output_dir`, Trainer would use one default folder for every run

@@ -139,8 +139,8 @@ def _prepare(model, options: CausalArguments, tokenizer, rows: Dataset) -> None:
 
 def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Dataset):
     """
-    Load an adapter over the plain base model, to train the adapter further in float32. Raise `ValueError` if the
-    adapter's length encoding or length unit differs from the options.
+    Load an adapter over its base model, which has no length control, to train the adapter further in float32. Raise
+    `ValueError` if the adapter's length encoding or length unit differs from the options.
     """
     model = load_adapter(options.adapter, plain, merge=False, is_trainable=True)
     control = model.get_base_model()
@@ -182,8 +182,8 @@ def _name_base(options: CausalArguments, args) -> None:
 def _bind_to_control(lora) -> None:
     """
     Limit the adapter's target layers to layers of a `LenCtrlForCausalLM`, so that PEFT refuses to load the adapter
-    over the plain base model. The short layer names also match in the plain model, but this model lacks the weights of
-    length control.
+    over a plain base model (without length control). The short layer names also match in the plain model, but this
+    model lacks the weights of length control.
     """
     names = lora.target_modules
     if not isinstance(names, str):

@@ -94,7 +94,7 @@ def _checkpoint(args: ModelArguments) -> tuple[str | None, Any]:
 
 
 def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None) -> bool:
-    """Return whether a plain model stays plain, because the arguments add no length control."""
+    """Return whether the arguments ask for no length control, so that a new run trains a model without it."""
     ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
     return args.length_encoding == "none" and not any(ways)
 
@@ -110,7 +110,7 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specifi
         tokens: dict = config.length_tokens or {}
         has |= {option: getattr(config, option) for option in _METHOD}
         has |= {"length_tokens": tokens.get("kind"), "length_bins": len(tokens.get("thresholds", ())) + 1}
-    else:  # this is a plain model; a plain model that the run continues gets no length tokens
+    else:  # no length control; a model that the run continues then gets no length tokens
         has |= {"absolute_positions": True, "learned_lengths": 512, "length_scale": 1}
         has |= {} if args.model_name_or_path is None else {"length_tokens": None}
     name = args.model_name_or_path or args.base_model
@@ -191,10 +191,10 @@ def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: 
 
 def build_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None = None) -> Any:
     """
-    Build the model of a run. The model starts from a plain checkpoint (`base_model`) or from a checkpoint to train
-    further (`model_name_or_path`). If there is neither, its weights are random, its shape is from the arguments, and
-    it has `max_positions` positions. If neither the arguments nor the checkpoint have length control, the result is a
-    plain model. Raise `ValueError` if the arguments name both checkpoints.
+    Build the model of a run. The model starts from a checkpoint without length control (`base_model`), or from a
+    checkpoint to train further (`model_name_or_path`). If there is neither, its weights are random, its shape is from
+    the arguments, and it has `max_positions` positions. If neither the arguments nor the checkpoint have length
+    control, the new model has none either. Raise `ValueError` if the arguments name both checkpoints.
     """
     if args.base_model is not None and args.model_name_or_path is not None:
         raise ValueError("--base_model starts a new run, --model_name_or_path continues one; give one of them")
@@ -219,7 +219,10 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
 
 
 def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens | None) -> Any:
-    """Add length control to a plain model, or return it unchanged if the arguments add none."""
+    """
+    Add the length control of the arguments to a base model, which has none, and return the new model. If the arguments
+    add no length control, return the base model.
+    """
     if length_tokens is not None and len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer))
     if not _stays_plain(args, length_tokens):
@@ -240,8 +243,8 @@ def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens
 
 def _as_saved(model, args: ModelArguments) -> Any:
     """
-    Return a loaded model that the run trains further, with the default constraint of the arguments. Raise `ValueError`
-    if the model is plain but the arguments add length control.
+    Set the default constraint of the arguments in the configuration of a loaded model, and return the model, which the
+    run trains further. Raise `ValueError` if the arguments add length control but the model has none.
     """
     if not hasattr(model.config, "length_encoding") and not _stays_plain(args):
         holds = f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control"
@@ -268,7 +271,10 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
 
 
 def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any]:
-    """Return the configuration fields of a plain model, from the arguments' shape and the tokenizer."""
+    """
+    Return configuration fields without the fields of length control: shape and dropout from the arguments, and special
+    token ids and vocabulary size from the tokenizer.
+    """
     separate = getattr(tokenizer, "separate_vocabs", False)
     if separate and args.family == "bart":
         raise ValueError("--family bart has one vocabulary for both sides; give --target_vocabulary shared or joined")

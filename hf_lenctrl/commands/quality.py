@@ -16,7 +16,7 @@ logger = logging.getLogger("train_seq2seq")
 
 
 def base_figures(sources, references, model_args: ModelArguments, run_args: RunArguments, args, tokenizer) -> dict:
-    """Return BLEU and chrF of the plain base model, as `base_bleu` and `base_chrf`."""
+    """Return BLEU and chrF of the base model (without length control), as `base_bleu` and `base_chrf`."""
     assert model_args.base_model is not None
     base = AutoModelForSeq2SeqLM.from_pretrained(model_args.base_model, dtype=torch.float32).to(args.device).eval()
     options: CallOptions = {"num_beams": args.generation_num_beams or 1, "batch_size": args.per_device_eval_batch_size}

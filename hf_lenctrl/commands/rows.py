@@ -1,4 +1,4 @@
-"""Read the rows of a user's file: as a `Dataset` for training, or as plain values for other commands."""
+"""Read the rows of a user's file: as a `Dataset` for training, or as dictionaries for other commands."""
 
 import csv
 import glob
@@ -74,7 +74,8 @@ class Rows:
 
     def keep(self, chosen: Callable[[dict], bool]) -> None:
         """
-        Keep the rows for which `chosen` is true, with their row numbers. `read` still counts all rows of the file.
+        Keep the rows for which `chosen` returns true, with their row numbers. The attribute `read` remains the number
+        of all rows in the file.
         """
         pairs = [(n, row) for n, row in zip(self.numbers, self.values, strict=True) if chosen(row)]
         if not pairs:

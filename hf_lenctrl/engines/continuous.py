@@ -64,10 +64,11 @@ _START = Point(0, 0, 0)
 
 class LengthConstraint(ContinuousBatchingLogitsProcessor):
     """
-    A logits processor that keeps outputs within or at the requested lengths, in any unit, by masking logits.
+    A logits processor that masks logits so that each output keeps the requested length, in any unit. The constraint of
+    the request says whether this length is a maximum, a minimum or exact.
 
-    The processor stores, by request id, how many units each request of the last step has produced. A request that was
-    not in the last step is counted from its start, because it is new, a copy, or was evicted.
+    The processor stores, by request id, how many units each request of the last step has produced. A request that is
+    new, copied or back after an eviction was not in the last step, so its units are counted from its start.
     """
 
     supported_kwargs: dict[str, type] = dict.fromkeys(FIELDS, object)  # `check` checks their values
@@ -81,8 +82,8 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
 
     def count(self, name: str, unit: str | Unit | None = None) -> None:
         """
-        Build the unit table for requests with the unit `name`. Its unit is `unit`, by default the unit of this name.
-        Raise `ValueError` if the unit cannot be counted.
+        Build the unit table for requests whose unit is called `name`. The table counts `unit`. If `unit` is `None`,
+        the table counts the predefined unit `name`. Raise `ValueError` if the unit cannot be counted.
         """
         if name not in self.counters:
             table = UnitTable.from_tokenizer(self.tokenizer, unit or name).padded(self.vocab_size)
@@ -103,7 +104,10 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
-        """Count the new tokens of the requests. The requests' logits are the first rows, in the same order."""
+        """
+        Count the new tokens of each request. Row `i` of the logits belongs to `requests_with_new_token[i]`. Later rows
+        are not masked.
+        """
         known, self.points = self.points, {}
         rows = (self._row(index, request.state, known) for index, request in enumerate(requests_with_new_token))
         self.rows = [row for row in rows if row is not None]

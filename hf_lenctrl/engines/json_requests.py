@@ -53,8 +53,8 @@ class Text(NamedTuple):
 
 class JsonRequest:
     """
-    The length limits of the strings of a request. It reads the output, and masks a row of logits that the grammar has
-    masked.
+    The length limits of the strings of a request. A `JsonRequest` reads the output, and masks a row of logits that the
+    grammar has already masked.
     """
 
     def __init__(self, schema: dict[str, Any], tokenizer):

@@ -151,7 +151,7 @@ class StringLengths:
     def allowed(self, reader: Reader, grammar: np.ndarray, scores: torch.Tensor) -> tuple[np.ndarray, int | None]:
         """
         Return two values: the entries allowed after a text, `(words,)`, and a first choice. If the string must end
-        although the model prefers another entry, the first choice is this entry. Otherwise it is `None`.
+        although the model prefers another entry, the first choice is this entry. Otherwise the first choice is `None`.
 
         Args:
             reader (`Reader`): A reader that has read the text so far.
@@ -190,8 +190,8 @@ class StringLengths:
 
         Args:
             ids (`list[int]` of length `positions`): The entries of the output, with or without EOS.
-            firsts (`list[int]` of length `positions`): The model's first choice at each position, among the entries
-                that the grammar allows; `None` where no string had to end.
+            firsts (`list[int | None]` of length `positions`): At each position where a string had to end, the most
+                likely entry that the grammar allows. `None` at all other positions.
         """
         reader, text, edits, pieces = Reader(self.places), bytearray(), [], self.vocabulary.pieces
         for k, (i, first) in enumerate(zip(ids, firsts, strict=True)):
@@ -217,7 +217,7 @@ def _holds(bits: np.ndarray, entry: int) -> bool:
 
 
 def _first(grammar: np.ndarray, scores: torch.Tensor) -> int:
-    """Return the model's first choice among the entries that the grammar allows."""
+    """Return the entry with the highest score among the entries that the grammar allows."""
     first = int(scores.argmax())
     return first if _holds(grammar, first) else int(forbid(grammar, scores.clone()).argmax())
 
@@ -243,9 +243,9 @@ class _Row:
 
 class JsonStringsLogitsProcessor(LogitsProcessor):
     """
-    A logits processor for JSON that follows a schema, with each string within its `minLength` and `maxLength`. It
-    works with any causal model and with greedy search, beam search or sampling. It needs a grammar engine:
-    `pip install "hf_lenctrl[json]"`.
+    A logits processor for JSON that follows a schema, so that each string has from `minLength` to `maxLength`
+    characters. The processor works with any causal model and with greedy search, beam search or sampling, and needs a
+    grammar engine: `pip install "hf_lenctrl[json]"`.
 
     The grammar engine gets the schema without lengths, so a step takes the same time at any length. In a string,
     entries that are too long are masked, and the closing quote is masked until the string is long enough. An escape

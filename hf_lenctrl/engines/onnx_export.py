@@ -56,7 +56,7 @@ class _Encoder(nn.Module):
 
 class _Decoder(nn.Module):
     """
-    The graph of the decoder with its head, for `T` ids after `P` cached ids; `P` may be 0. It projects only the
+    The graph of the decoder with its head, for `T` ids after `P` cached ids; `P` may be 0. The graph projects only the
     encoder states that are not in the cache: all states at the first step, none later, even if the caller passes the
     states again. So one graph without branches serves every step.
     """
@@ -172,9 +172,9 @@ def export_onnx(model, tokenizer, output_dir: str | Path, quantization: str = "f
         quantization (`str`, *optional*, defaults to `"float32"`): `"float32"`, or `"int8"` for weights of 8 bits.
 
     Raises:
-        `ValueError`: if the model has no encoder or no length control; if it has a length head or an unfilled unit
-            table; if it is a `LenCtrlForSeq2SeqLM` (its model family has no classes of its own); or if the
-            quantization is unknown.
+        `ValueError`: if the model has no encoder or no length control; if the model has a length head or an unfilled
+            unit table; if the model is a `LenCtrlForSeq2SeqLM`, which wraps another model; or if the quantization is
+            unknown.
         `ImportError`: if onnxruntime is not installed.
     """
     import_onnxruntime()

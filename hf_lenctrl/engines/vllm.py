@@ -50,10 +50,11 @@ Place = tuple[int, Request, Any, int]  # a row of logits: index, request, text s
 
 class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     """
-    A logits processor that keeps outputs within or at the requested lengths, in any unit, by masking logits.
+    A logits processor that masks logits so that each output keeps the requested length, in any unit. The constraint of
+    the request says whether this length is a maximum, a minimum or exact.
 
-    One class serves both model runners, because both load each entry point of `vllm.logits_processors`. V2 passes the
-    states of its requests to the constructor. V1 passes a device.
+    Both model runners of vLLM load all entry points of `vllm.logits_processors`, so this class must work with both.
+    Model runner V2 passes the states of its requests to the constructor. Model runner V1 passes a device.
     """
 
     def __init__(self, vllm_config: VllmConfig, where: Any, is_pin_memory: bool = False):

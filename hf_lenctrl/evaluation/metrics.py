@@ -329,8 +329,8 @@ def filled_end(text: str) -> bool:
 
 def text_quality(texts: Sequence[str]) -> dict[str, float]:
     """
-    Return the shares of texts, 0 to 1, with two faults that an exact length may hide: `repeated` (see the function
-    `repeats`) and `filled_end` (see the function of this name).
+    Return the share of texts, 0 to 1, that have each of two faults: `"repeated"` (see the function `repeats`) and
+    `"filled_end"` (see the function `filled_end`). A text of the exact length can still have these faults.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Plans: which candidates the model generates for the requests of a call, and which candidates are returned."""
+"""Plans: which candidates the model generates for the requests of a pipeline call, and which the pipeline returns."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -35,8 +35,8 @@ class Job:
     Attributes:
         request (`Request`): The request. If all requests of a source share the job, the request with the greatest
             length.
-        planned (`int`, *optional*): Length that the decoder is conditioned on; 0 if there is no planned length, `None`
-            if the call has no length.
+        planned (`int`, *optional*): Length that the decoder is conditioned on; 0 if the request has a length but this
+            job has no planned length, `None` if no length is requested.
         low, high (`int`): The lowest and the highest length of the output.
         count (`int`): Number of candidates that the model generates.
         search (`SearchByLength`, *optional*): A search by length, which this job uses instead of a beam search.
@@ -87,8 +87,8 @@ class Single:
 @dataclass  # because the `__init__` of `Single` does not call `__post_init__`
 class NBest(Single):
     """
-    A plan that generates several candidates for each request and returns the best, for reranking, for several outputs
-    of a source, or for a range of lengths.
+    A plan that generates several candidates for each request, and returns the `num_return_sequences` best candidates
+    (by default one). The plan serves reranking, several outputs of a source, and ranges of lengths.
     """
 
     def __post_init__(self):
@@ -175,9 +175,10 @@ class Choice(Single):
 
     def stages(self, jobs: list[Job], requests: Sequence[Request]) -> Iterator[list[Job]]:
         """
-        Yield the jobs of each stage. With `"max"`, the first stage generates the natural texts, because no other
-        candidate is needed if the natural text fits. With other constraints, natural texts seldom fit, so one stage
-        generates all candidates, which is faster. The last stage has the jobs of requests for which no candidate fits.
+        Yield the jobs of each stage. With `"max"`, the first stage generates the natural texts, which the model
+        generates without a length. If a natural text fits its request, no other candidate is needed. With other
+        constraints, natural texts seldom fit, so one stage generates all candidates, which is faster. The last stage
+        generates more candidates for requests for which no candidate fits.
         """
         if self.call.length_constraint == "max":
             natural = list(self.natural.values())
@@ -297,7 +298,7 @@ def batches(jobs: Sequence[Job], plan: Single, call: Call, sizes: dict[int, int]
 
 
 def plan_of(call: Call, model, tokenizer, table: UnitTable) -> Single:
-    """Return the plan of a call. `table` is the unit table, which counts the units of the model's token ids."""
+    """Return the plan of a pipeline call. `table` is the unit table, which counts the units of token ids."""
     if call.choose:
         config = ChoiceConfig.of(model.config)
         marks = [tokenizer(text_target=text, add_special_tokens=False)["input_ids"][-1] for text in ("a.", "a?", "a!")]

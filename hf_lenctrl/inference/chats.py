@@ -1,4 +1,4 @@
-"""Prompts: plain texts, and chats that the tokenizer's template renders."""
+"""Prompts: texts, and chats that the tokenizer's template renders."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -93,7 +93,10 @@ class GenerateOptions(TypedDict, total=False):
 
 
 class CallOptions(GenerateOptions, total=False):
-    """Options of a call other than `length` and `num_return_sequences`; see `LengthControlledGenerationPipeline`."""
+    """
+    Options of a pipeline call other than `length` and `num_return_sequences`; see
+    `LengthControlledGenerationPipeline`.
+    """
 
     length_ratio: float | tuple[float, float] | None
     length_unit: str | None

@@ -35,9 +35,9 @@ class LengthControlledGenerationPipeline(Pipeline):
     The pipeline that `hf_lenctrl.pipeline(path)` returns. After `import hf_lenctrl`,
     `transformers.pipeline("length-controlled-generation", model=path)` returns the same pipeline.
 
-    A length-controlled model plans its length, and a constraint guarantees the length. A plain model needs a
-    constraint to keep a length. The pipeline loads the length predictor from the model's repository, with the
-    `revision` and `token` that were passed to `pipeline(...)` or `LengthControlledGenerationPipeline(...)`.
+    A length-controlled model plans its length, and a constraint guarantees the length. A plain model (without length
+    control) needs a constraint to keep a length. The pipeline loads the length predictor from the model's repository,
+    with the `revision` and `token` that were passed to `pipeline(...)` or `LengthControlledGenerationPipeline(...)`.
 
     Args of a call:
         inputs (`str` or `list[str]`): Sources. For a causal model, prompts or chats. A chat is a list of messages,
@@ -66,8 +66,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         length_constraint (`str`, *optional*): `"max"`, `"exact"`, `"min"` or `None`; defaults to the model's
             constraint.
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,
-            see `LengthControlledGeneration.generate`; a list has one tolerance for each text. If the call sets no
-            constraint, the default is the model's tolerance.
+            see `LengthControlledGeneration.generate`; a list has one tolerance for each text. If no constraint is
+            given, the default is the model's tolerance.
         finish (`str`, *optional*): With `"max"`, for a model that does not plan: end an output that would be too long
             after a `"sentence"` or a `"word"`. Adds `finish` to the output, which says where the text ends:
             `"sentence"`, `"word"`, `"cut"` (inside a word), or `"model"` if the model ended the text.
@@ -114,8 +114,8 @@ class LengthControlledGenerationPipeline(Pipeline):
     Raises:
         `TypeError`, `ValueError`: if an input is empty or not a text; if the length is missing or invalid (below 1 or
             not an integer), or `length` and `length_ratio` are both given; if a model that plans in a cost gets
-            another unit; if a plain model gets a length without a constraint; or if the predictor is missing or has
-            another unit.
+            another unit; if a model without length control gets a length but no constraint; or if the predictor is
+            missing or has another unit.
     """
 
     model: Any
@@ -215,7 +215,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         return self._tables[unit, size].to(self.device)
 
     def _sizes(self, prompts: Sequence[Prompt]) -> dict[int, int]:
-        """Return the number of tokens, special tokens included, of each source, by its index in the call."""
+        """Return the number of tokens, special tokens included, of each source, by the source's index in the input."""
         counts = count_texts(self.tokenizer, [prompt.text for prompt in prompts], "token")
         return dict(enumerate(count + self.tokenizer.num_special_tokens_to_add() for count in counts))
 

@@ -49,7 +49,10 @@ class ChoiceConfig:
 
     @classmethod
     def of(cls, config) -> "ChoiceConfig":
-        """Return the constants in a model's configuration. Raise `ValueError` if a name is unknown."""
+        """
+        Read the constants from the field `choice` of a model's configuration. Constants without a value there have
+        their defaults. Raise `ValueError` if `choice` has an unknown name.
+        """
         own = getattr(config, "choice", None) or {}
         known = [option.name for option in fields(cls)]
         if unknown := [name for name in own if name not in known]:
@@ -117,8 +120,9 @@ def log_probabilities(model, tokenizer, sources: Sequence, texts: Sequence[str])
 def endings(model, tokenizer, sources: Sequence, texts: Sequence[str]) -> list[tuple[float, float]]:
     """
     Return the log-probability and the end score of each text. The end score says how likely the final punctuation
-    marks and EOS are. It is the lowest of their log-probabilities, each minus the log-probability of the most likely
-    entry at the same position. The end score is about 0 where a sentence may end; that of "I will be." is -10.
+    marks and EOS are. The end score is the lowest of their log-probabilities, each minus the log-probability of the
+    most likely entry at the same position. The end score is about 0 where a sentence may end; that of "I will be." is
+    -10.
     """
     pieces, found = pieces_of(tokenizer, model.get_output_embeddings().weight.shape[0]), []
     for chosen, best, ids in _entry_log_probabilities(model, tokenizer, sources, texts):
@@ -290,12 +294,12 @@ def choose(
     sources_at: Mapping[int, Prompt],
 ) -> list[Pair]:
     """
-    Return the best candidate of each pool, by `rank`. A candidate is a `Pair`: the place of its source in the call,
-    and a text.
+    Return the best candidate of each pool, by `rank`. A candidate is a `Pair`: the place (index) of its source in the
+    input, and a text.
 
-    `natural` has the natural text of each place, and `sources_at` the source of each place. `plain` has the
-    log-probabilities without a length that a search by length has computed; this function adds the missing ones in
-    place.
+    `natural` has the text that the model generates without a length for each place, and `sources_at` has the source of
+    each place. `plain` has the log-probabilities without a length that a search by length has computed; this function
+    adds the missing ones in place.
     """
     new = {pair for pool in pools for pair in pool} - plain.keys()
     # The texts of a source stay together, so that its encoder runs once or twice. Similar sizes need less padding.

@@ -33,9 +33,9 @@ class Request:
 
     Attributes:
         source (`Prompt`): The source.
-        place (`int`): Index of the source in the call.
-        requested (`int` or `tuple[int, int]`, *optional*): The requested length, or the range; `None` if the call has
-            no length.
+        place (`int`): Index of the source in the input of the pipeline.
+        requested (`int` or `tuple[int, int]`, *optional*): The requested length, or the range; `None` if no length is
+            requested.
         low, high (`int`): The lowest and the highest length that fits, in units; 0 if there is no length.
         planned (`tuple[int, ...]`): Lengths that the decoder may be conditioned on; a range has several.
         limit (`int`, *optional*): The maximum length in the second unit, see `Call.other`.
@@ -84,13 +84,13 @@ class Abilities:
 
 
 def switches_off(options: Mapping[str, Any]) -> bool:
-    """Return whether a call switches its length off with `length=None`."""
+    """Return whether the options of a pipeline call switch the length off with `length=None`."""
     return options.get("length", 0) is None and options.get("length_ratio") is None
 
 
 @dataclass
 class Call:
-    """The checked options of a call, which `read` builds."""
+    """The checked options of a pipeline call. The method `read` builds this object."""
 
     length: Length | list[Any] = None
     length_ratio: float | tuple[float, float] | None = None
@@ -127,7 +127,7 @@ class Call:
     @classmethod
     def read(cls, given: Mapping[str, Any], model, defaults: Mapping[str, Any], batch_size: int = 32) -> "Call":
         """
-        Build a call from the given options and the defaults of its pipeline, and check the options. A given length,
+        Build a `Call` from the given options and the defaults of the pipeline, and check the options. A given length,
         also `None`, replaces the default length. Unknown options are passed to `generate`, which raises an error if it
         does not know them either. `batch_size` is the default batch size.
         """
@@ -155,8 +155,8 @@ class Call:
 
     def _read_unit(self) -> None:
         """
-        Set the unit and the second unit. The unit is the first of these that exists: the call's unit, the model's
-        unit, the first unit of a length in two units, tokens.
+        Set the unit and the second unit. The unit is the first of these that exists: the given unit, the model's unit,
+        the first unit of a length in two units, tokens.
         """
         if isinstance(self.length, str):
             name = self.length
@@ -180,8 +180,8 @@ class Call:
 
     def _read_constraint(self) -> None:
         """
-        Set the constraint and the tolerance, from the call or else from the model. If the length is a range, the
-        constraint is `"exact"`, and the range is the window of allowed lengths.
+        Set the constraint and the tolerance: the given values, or else those of the model. If the length is a range,
+        the constraint is `"exact"`, and the range is the window of allowed lengths.
         """
         constraint, tolerance = self.length_constraint, self.length_tolerance
         if self.other is not None and not self.ranged:
@@ -265,8 +265,8 @@ class Call:
 
     def natural_options(self) -> dict[str, Any]:
         """
-        Return the options of a call that generates texts without a length (natural texts), with their scores. Keep the
-        unit, the batch size and the options of `generate`; the other options have their defaults.
+        Return the options of a pipeline call that generates texts without a length (natural texts), with their scores.
+        Keep the unit, the batch size and the options of `generate`; the other options have their defaults.
         """
         options = {option.name: option.default for option in fields(self) if option.init}
         own = {"length_unit": self.unit, "batch_size": self.batch_size, "batch_tokens": self.batch_tokens}
@@ -282,7 +282,10 @@ class Call:
         predict: Callable[..., list[int]],
         length: Length | list[Any],
     ) -> list | None:
-        """Return the requested length or range of each prompt; `None` if the model generates without a length."""
+        """
+        Return a list with the requested length or range of each prompt. Return `None` instead of a list if the model
+        generates without a length.
+        """
         texts, ratio = [prompt.text for prompt in prompts], self.length_ratio
         if any(prompt.is_chat for prompt in prompts) and (ratio is not None or length in ("source", "predict")):
             given = f"length_ratio={ratio}" if ratio is not None else f"length={length!r}"
@@ -323,8 +326,8 @@ class Call:
 
     def rates(self, prompts: Sequence[Prompt], tokenizer) -> list[float]:
         """
-        Return for each source the ratio of its length in the unit that the model plans in, to its length in the call's
-        unit.
+        Return for each source the ratio of its length in the unit that the model plans in, to its length in the
+        requested unit.
         """
         texts, units = [prompt.text for prompt in prompts], (self.planned_unit or self.unit, self.unit)
         own, requested = (count_texts(tokenizer, texts, unit) for unit in units)
@@ -335,8 +338,8 @@ def requests_of(
     call: Call, prompts: Sequence[Prompt], is_single: bool, model, tokenizer, predict: Callable[..., list[int]]
 ) -> tuple[list[Request], bool]:
     """
-    Return two values: the requests of a call, and whether each source has a list of lengths. There is a request for
-    each source, or for each length of each source.
+    Return two values: the requests of a pipeline call, and whether each source has a list of lengths. There is a
+    request for each source, or for each length of each source.
     """
     length, count = call.length, len(prompts)
     several = [length] if is_single and isinstance(length, list) else length

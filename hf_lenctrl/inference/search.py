@@ -1,4 +1,4 @@
-"""Search by length: a beam search in which a hypothesis competes only with hypotheses of its own length."""
+"""Search by length: a beam search in which a hypothesis competes only with hypotheses of the same length."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

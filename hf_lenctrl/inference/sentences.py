@@ -146,8 +146,8 @@ def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
 
 def goes_on(piece: str | None) -> bool:
     """
-    Return whether a piece continues the word before it: "ed", "'s", a vowel sign and an incomplete character (`None`)
-    do, " a" and "," do not.
+    Return whether a piece continues the word before it: "ed", "'s", a vowel sign and a piece that begins with part of
+    a character (`None`) do, " a" and "," do not.
     """
     if piece is None:
         return True
@@ -158,8 +158,8 @@ def goes_on(piece: str | None) -> bool:
 @lru_cache(maxsize=4)
 def pieces_of(tokenizer, entries: int) -> list[str | None]:
     """
-    Return the text that each entry adds after other text: `""` if the entry adds nothing, `None` if its first
-    character is incomplete.
+    Return the text that each entry adds after other text: `""` if the entry adds nothing, `None` if it begins with
+    part of a character.
     """
     size, special = entries_of(tokenizer)
     vocabulary = UnitVocabulary(tokenizer, size, special)
@@ -168,7 +168,7 @@ def pieces_of(tokenizer, entries: int) -> list[str | None]:
 
 
 def text_of(data: bytes) -> str | None:
-    """Return the text of the complete characters that begin `data`; `None` if the first character is incomplete."""
+    """Return the complete characters at the start of `data`; `None` if `data` begins with part of a character."""
     text = data.decode("utf-8", errors="replace")
     whole = text.split("\ufffd")[0]
     return whole if whole or not data else None

@@ -58,7 +58,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             these examples EOS follows only a complete text, so the model learns not to end an unfinished text only
             because no length remains. Only for training, like `length_noise`; needs `model`.
         no_length_share (`float`, *optional*, defaults to 0.0): Share of the examples that are trained without a
-            length (0), drawn again in each epoch. The model then learns to work like a plain model too. Only for
+            length (0), drawn again in each epoch. The model then also learns to work without a length. Only for
             training; needs a `model` with `length_optional`. An example whose column `keep_length` is true, such as a
             text written for its length, always has a length. Trainer drops this column unless
             `remove_unused_columns=False`.
@@ -73,8 +73,8 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             the numbers.
 
     Returns (when called):
-        The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. If the model uses no length (a plain
-        model), there is no `length`.
+        The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. If the model has no length control,
+        there is no `length`.
 
     If the rows have a column `length` but the argument is not `"column"`, the column is dropped with a warning.
 
@@ -122,7 +122,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             raise ValueError(f"shares must be at least 0, under 1, and at most 1 together, got {shares}")
         if self.packing is not None:
             check_packing(self.packing, self.model, self.tokenizer)
-        # the `forward` of a plain model takes no length
+        # the `forward` of a model without length control takes no length
         self.controlled = getattr(config, "length_controlled", config is None)
         self.unit_table = UnitTable.from_tokenizer(self.tokenizer, self.length_unit)
         self._warned = False

@@ -31,7 +31,7 @@ def initialize_weights(model: PreTrainedModel) -> None:
     raise an error, because their classes already draw weights that depend on the width.
 
     Args:
-        model (`PreTrainedModel`): A model made from a configuration, plain or length-controlled.
+        model (`PreTrainedModel`): A model made from a configuration, with or without length control.
 
     Raises:
         `ValueError`: if the model is not BART- or Marian-style.

@@ -82,7 +82,7 @@ def only_at_the_end(args) -> None:
 
 class HubTrainer(Trainer):
     """
-    A `Trainer` that uploads once, at the end: model, tokenizer, code, card and metrics. A plain `Trainer` would upload
+    A `Trainer` that uploads once, at the end: model, tokenizer, code, card and metrics. The base class would upload
     all files of `output_dir`. The files are chosen by name, because only the public Hub respects a `.gitignore`.
     """
 
