@@ -102,7 +102,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     def _check_room(self, start_length: int) -> None:
         limits = torch.as_tensor(self.max_length).expand(len(self.low)).tolist()
         for length, limit in zip(self.low.tolist(), limits, strict=True):
-            needed = math.ceil(self.rules.pace * length / self.rules.reach) + start_length + 1
+            needed = self.rules.entries_for(length) + start_length + 1
             if limit - self.prompt_length < needed:
                 need = f"exactly {length} {plural(self.table.unit)} may need {needed} positions with start and EOS"
                 raise ValueError(f"{need}, max_length leaves {limit - self.prompt_length}; raise it or max_new_tokens")

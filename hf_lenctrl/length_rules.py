@@ -14,6 +14,7 @@ from .unit_vocabulary import columns_of
 
 
 _NEVER = LONGEST  # the units of an entry that is never allowed
+_MOST_ENTRIES = 16  # entries that one unit may take, such as white space and a word, each in bytes
 _KEPT_ROWS = 1024  # maximum number of cached masks; smaller if the masks would take more than 256 MiB
 _KEPT_ENTRIES = 2**26
 _LOCK = threading.RLock()  # threads of a server fill the same rows; a processor with its own lock could not be copied
@@ -72,13 +73,15 @@ class Rules:
         ends (`torch.BoolTensor` of shape `(S,)`): Whether a text may end in each state.
         cost (`torch.IntTensor` of shape `(S, C)`): Units of an entry plus the units that must follow (the rest of
             a split character, a word after a last space, or an EOS with units). `_NEVER` for forbidden entries.
-        steps (`torch.LongTensor` of shape `(S,)`), most_steps (`int`): Number of entries that must come between each
-            state and EOS, and the maximum of these numbers.
+        steps (`torch.LongTensor` of shape `(S,)`): Number of entries that must come between each state and EOS.
+        most_steps (`int`): At least the maximum of `steps`; with fewer entries left, `steps` and `gain` matter.
         silent (`torch.LongTensor`): Ids of entries, except EOS, that add no units and keep the state.
-        pace, reach (`int`): Any number of units up to `reach` can be added in `pace` entries. If entries of 1, 2 ... n
-            units exist, `pace` is 1 and `reach` is n. `pace` is 2 if each word needs a separate white-space entry.
+        pace, reach (`int`): Any number of units up to `reach` can be added in `pace` entries, again and again. If
+            entries of 1, 2 ... n units exist after each other, `pace` is 1 and `reach` is n. `pace` is 2 if each word
+            needs a separate white-space entry, or each vowel a consonant.
         gain (`torch.FloatTensor` of shape `(S, C)`): Units of an entry times `pace`, minus `reach` for each entry that
-            must follow. If `pace` is 2 and an entry of one unit may follow, 1 is added.
+            must follow before a text may end. The next state adds the entries that its next unit saves, or subtracts
+            those that it needs more.
     """
 
     def __init__(self, table: Table, eos: tuple[int, ...], constraint: str):
@@ -135,16 +138,72 @@ class Rules:
         return torch.where(ends, self.weights[:, self.eos_column], _NEVER)
 
     def _set_pace(self) -> None:
-        weights, following = self.weights, self.following
-        whole = (weights >= 0) & (self.steps[following] == 0) & (self.cost < _NEVER) & ~self._is_eos()  # (S, C)
-        after_text = min(1, len(weights) - 1)
-        written = set(weights[after_text][whole[after_text]].unique().tolist()) - {0}
-        most = max(written, default=1)
-        self.reach = max(next(n for n in range(most + 1) if n + 1 not in written) or most, 1)
-        at_once = (whole & (weights == 1)).any(dim=1)  # (S,) states with an entry of one unit
-        self.pace = 2 if not written and bool(at_once.any()) else 1
-        credit = (self.pace - 1) * at_once.int()
-        self.gain = (self.pace * weights + credit[following] - self.reach * self.steps[following]).float()
+        """
+        Set `pace`, `reach` and `gain`, and add to `most_steps` what a text outside the good states needs more. A state
+        is good if any number of units up to `reach` can be added from it in `pace` entries that end in a good state.
+        A text that is steered stays in good states, or returns to one.
+        """
+        usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()  # (S, C)
+        whole = self.steps == 0  # (S,) states in which a text may end
+        after_text = min(1, len(self.weights) - 1)
+        ended = usable & whole[self.following]
+        self.pace, self.reach = 1, max([1, *self.weights[after_text][ended[after_text]].tolist()])
+        credit = torch.zeros_like(self.steps)
+        written = set(self.weights[ended].unique().tolist())
+        if 1 in written:
+            moves = [self._targets(usable & (self.weights == n)) for n in (0, 1)]
+            for self.pace in range(1, _MOST_ENTRIES + 1):
+                good, entries = self._good(whole, self.pace, moves)
+                if bool(good[after_text]):
+                    break
+            else:
+                self.pace, good = 2, torch.zeros_like(whole)
+            self.reach = 1
+            while self.pace == 1 and self.reach + 1 in written:
+                moves.append(self._targets(usable & (self.weights == self.reach + 1)))
+                more, needed = self._good(whole, 1, moves)
+                if not bool(more[after_text]):
+                    break
+                good, entries, self.reach = more, needed, self.reach + 1
+            credit = self.pace - self.reach * (entries - self.steps)
+            credit = torch.where(good, credit.clamp(min=0), credit) * (self.steps < _NEVER)
+            self.most_steps += math.ceil(-min(0, int(credit[entries < _MOST_ENTRIES].min())) / self.reach)
+        self.gain = (
+            self.pace * self.weights + credit[self.following] - self.reach * self.steps[self.following]
+        ).float()
+
+    def entries_for(self, length: int) -> int:
+        """Return the number of entries that a text of this many units may need, from its start and without EOS."""
+        first = self.gain[0][(self.cost[0] < _NEVER) & (self.weights[0] <= length) & ~self._is_eos()]
+        best = int(first.max()) if len(first) else 0
+        return math.ceil(max(self.pace * length, self.pace * length + self.reach - best) / self.reach)
+
+    def _targets(self, moves: torch.Tensor) -> torch.Tensor:
+        """Return for the entries in `moves (S, C)` which states lead to which, `(S, S)`."""
+        count = len(moves)
+        found = torch.zeros(count, count, dtype=torch.int, device=moves.device)
+        return found.scatter_add_(1, self.following, moves.int()) > 0
+
+    def _good(self, good, pace: int, moves: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Return two tensors `(S,)`: the largest set of states among `good` from which one unit can be added in `pace`
+        entries, and all larger numbers of `moves` in one entry, so that the text is then in this set; and the number
+        of entries that a state needs to add one unit and reach the set, at most `_MOST_ENTRIES`.
+        """
+        none, one, *several = moves
+        limit = torch.full_like(self.steps, _MOST_ENTRIES)
+        while True:
+            inside, entries = torch.where(good, 0, limit), limit  # entries to the set: without units, with one unit
+            for _ in range(_MOST_ENTRIES):  # the distances in a graph (Bellman-Ford)
+                inside = torch.minimum(inside, 1 + torch.where(none, inside, limit).amin(dim=1))
+                entries = torch.minimum(entries, 1 + torch.where(one, inside, limit).amin(dim=1))
+                entries = torch.minimum(entries, 1 + torch.where(none, entries, limit).amin(dim=1))
+            kept = good & (entries <= pace)
+            for move in several:
+                kept &= (move & good).any(dim=1)
+            if bool((kept == good).all()):
+                return good, entries
+            good = kept
 
     def _best(self) -> tuple[torch.Tensor, int]:
         """

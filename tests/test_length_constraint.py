@@ -16,6 +16,7 @@ from test_length_window import ONE_TO_THREE, table, totals
 
 from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
 from hf_lenctrl.length_rules import Rows, Rules
+from hf_lenctrl.length_units import LENGTH_UNITS
 
 
 SCORES = [0.1, 0.2, 0.3, 0.4, 0.5]
@@ -173,6 +174,31 @@ def test_a_max_length_too_small_for_an_exact_length_is_told(of, length, needed):
     byte_names(3, "exact", "word", [], max_length=8)
     with pytest.raises(ValueError, match="exactly 3 words may need 8 positions"):
         byte_names(3, "exact", "word", [], max_length=7)
+
+
+@pytest.mark.parametrize("unit", [unit for unit in LENGTH_UNITS if unit != "arial"])
+def test_an_exact_length_is_kept_in_the_fewest_positions_that_are_accepted(character_tokenizer, unit):
+    """Whatever the scores prefer, with characters as entries: a syllable or a word then needs several entries."""
+    units, eos = UnitTable.from_tokenizer(character_tokenizer, unit), character_tokenizer.eos_token_id
+    prefers = torch.stack([(units.weights == 0).float().mean(dim=0), torch.arange(units.weights.shape[1]) == eos])
+    for length in (1, 2, 5, 11):
+        rows = torch.cat([9 * prefers, torch.zeros(2, prefers.shape[1])])
+        options = {"constraint": "exact", "eos_token_id": eos}
+        positions = next(n for n in range(99) if _accepted(units, length, max_length=n, **options))
+        process = LengthConstraintLogitsProcessor(units, [length] * len(rows), max_length=positions, **options)
+        torch.manual_seed(0)
+        ids = torch.zeros(len(rows), 1, dtype=torch.long)
+        while ids.shape[1] < positions:
+            best = process(ids, rows + torch.randn(rows.shape)).argmax(dim=-1, keepdim=True)
+            ids = torch.cat([ids, torch.where((ids == eos)[:, 1:].any(dim=-1, keepdim=True), eos, best)], dim=-1)
+        assert units.count(ids).tolist() == [length] * len(rows)
+
+
+def _accepted(units, length, **options) -> bool:
+    try:
+        return bool(LengthConstraintLogitsProcessor(units, length, **options))
+    except ValueError:
+        return False
 
 
 def test_threads_share_the_masks_that_they_make():

@@ -212,8 +212,8 @@ def test_the_table_is_read_as_it_was_written(tmp_path):
         assert table.unit == unit
         assert torch.equal(table.weights, model.unit_table.weights)
         assert torch.equal(table.next_state, model.unit_table.next_state)
-    (tmp_path / RULES).write_text(json.dumps({**describe(model), "version": 2}))
-    with pytest.raises(ValueError, match="must be of version 1, got 2; export the model again"):
+    (tmp_path / RULES).write_text(json.dumps({**describe(model), "version": 1}))
+    with pytest.raises(ValueError, match="must be of version 2, got 1; export the model again"):
         read_table(tmp_path)
 
 

@@ -13,7 +13,7 @@ from ..lengths import LONGEST, as_target
 
 
 RULES = "lenctrl.json"  # this file is in the folder of the exported model
-VERSION = 1
+VERSION = 2
 
 
 def describe(model) -> dict[str, Any]:
@@ -46,6 +46,7 @@ def describe(model) -> dict[str, Any]:
         "pace": rules.pace,
         "reach": rules.reach,
         "steps": _numbers(rules.steps),
+        "most_steps": rules.most_steps,
         "last": _numbers(rules.last),
         "best": _numbers(rules.best),
         "period": rules.period,

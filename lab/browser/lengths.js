@@ -7,8 +7,8 @@ const NEVER = 1e7; // more units than any text has, for the nulls of the file
 
 export class Lengths {
   constructor(rules) {
-    if (rules.version !== 1) {
-      throw new Error(`lenctrl.json must be of version 1, got ${rules.version}; build the page again`);
+    if (rules.version !== 2) {
+      throw new Error(`lenctrl.json must be of version 2, got ${rules.version}; build the page again`);
     }
     Object.assign(this, rules);
     const known = (row) => row.map((value) => value ?? NEVER);
@@ -17,7 +17,7 @@ export class Lengths {
     this.last = rules.last.map(known);
     this.steps = known(rules.steps);
     this.best = rules.best.map((row) => row.map((value) => value ?? -NEVER));
-    this.mostSteps = Math.max(0, ...this.steps.filter((value) => value < NEVER));
+    this.mostSteps = rules.most_steps;
     const cost = this.kinds.flatMap((kind) => kind.cost).filter((value) => value < NEVER);
     this.dearest = Math.max(0, ...cost, ...this.last.flat().filter((value) => value < NEVER));
     this.isEnd = new Set(rules.end);
