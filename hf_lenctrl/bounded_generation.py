@@ -20,7 +20,7 @@ from .cache import CACHE
 from .length_constraint import LengthConstraintLogitsProcessor
 from .length_pair import PairConstraintLogitsProcessor
 from .length_units import COST, UnitTable
-from .lengths import Target
+from .lengths import Target, plural
 from .thoughts import ThinkingBudgetLogitsProcessor, Thoughts
 
 
@@ -204,7 +204,8 @@ def generate_within(
     outputs = generate(**kwargs, logits_processor=LogitsProcessorList(processors))
     ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
     produced = table.count(ids[:, prompt:]) if thoughts is None else _answered(thoughts, ids, prompt, target)
-    warn_of_cuts(ids, produced, target, _longest(options, before), model.config.pad_token_id)
+    longest, pad = _longest(options, before), model.config.pad_token_id
+    warn_of_cuts(ids, produced, target, longest, pad, is_given=limit is not None)
     if constraint in ("exact", "min"):
         _warn_of_misses(produced, target, table.unit)
     return outputs
@@ -263,20 +264,21 @@ def warn_once(key: Any, message: str, *values) -> None:
         logger.warning(message, *values)
 
 
-def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, target: Target, limit: float, pad: int | None) -> None:
+def warn_of_cuts(
+    ids: torch.Tensor, produced: torch.Tensor, target: Target, limit: float, pad: int | None, *, is_given: bool
+) -> None:
     """
-    Warn, once for each limit, if the token limit cut outputs before their target lengths. The outputs are
-    `ids (batch_size * n, positions)`.
+    Warn if the token limit cut outputs before their target lengths: once for each limit that the user has given
+    (`is_given`), and once for the limits made from lengths. The outputs are `ids (batch_size * n, positions)`.
     """
     low = target.low.repeat_interleave(len(ids) // len(target.low)).to(produced.device)
     cut = (produced < low) & (ids[:, -1] != (-1 if pad is None else pad))
     if ids.shape[1] >= limit and bool(cut.any()):
-        warn_once(
-            ("cut", limit),
-            "%d of %d outputs were cut at %d tokens, before they had their length; leave out max_length, "
-            "max_new_tokens and generation_max_length: the limit is made from the length",
-            *(int(cut.sum()), len(ids), limit),
-        )
+        advice = "its tokens add too few units: train the model longer"
+        if is_given:
+            advice = "leave out max_length, max_new_tokens and generation_max_length, and the length makes the limit"
+        message = "%d of %d outputs were cut at %d tokens, before they had their length; %s"
+        warn_once(("cut", limit if is_given else None), message, int(cut.sum()), len(ids), limit, advice)
 
 
 def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
@@ -289,8 +291,8 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
         ends = zip(low[first].tolist(), high[first].tolist(), strict=True)
         logger.warning(
             "%d of %d outputs missed their exact length, because no entries fit or positions ran out: "
-            "rows %s have %s %ss, not %s",
-            *(len(missed), len(produced), first.tolist(), produced[first].tolist(), unit),
+            "rows %s have %s %s, not %s",
+            *(len(missed), len(produced), first.tolist(), produced[first].tolist(), plural(unit)),
             [least if least == most else f"{least} to {most}" for least, most in ends],
         )
 

@@ -262,7 +262,7 @@ def test_limit_of_the_caller_is_respected_and_counts_after_a_prompt(endless):
 
 
 @pytest.mark.parametrize(("num_beams", "forced"), [(1, None), (1, "eos"), (3, "eos")])
-def test_a_runaway_row_is_cut_at_its_own_limit(endless, num_beams, forced):
+def test_a_runaway_row_is_cut_at_its_own_limit(endless, num_beams, forced, caplog):
     endless.generation_config.forced_eos_token_id = endless.config.eos_token_id if forced else None
     batch = endless.generate(SOURCE, length=[2, 12], num_beams=num_beams)
     for row, (source, length) in enumerate(((SOURCE[:1], 2), (SOURCE[1:], 12))):
@@ -273,6 +273,9 @@ def test_a_runaway_row_is_cut_at_its_own_limit(endless, num_beams, forced):
     weights = torch.tensor([[0] * 4 + [1] * 56, [0] * 60])  # the first token is a word, the others go on with it
     words = UnitTable("word", weights, torch.tensor([[0] * 4 + [1] * 56, [1] * 60]))
     endless.model.decoder.unit_table = words
+    caplog.clear()
+    endless.generate(SOURCE, length=[2, 9])  # the limit is the package's own
+    assert caplog.text.count("its tokens add too few units") == 1 and "max_new_tokens" not in caplog.text
     bound = endless.generate(SOURCE, length=[2, 9], length_constraint="max")
     alone = endless.generate(SOURCE[:1], length=2, length_constraint="max")[0].tolist()
     assert bound[0].tolist() == alone + [endless.config.pad_token_id] * (bound.shape[1] - len(alone))
