@@ -18,7 +18,7 @@ from typing import Any
 
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-from ..inference.fit import INSTRUCTION, fit
+from ..inference.fit import INSTRUCTION, NUM_BEAMS, fit
 from ..inference.presets import PRESETS
 from ..length_units import load_unit
 from ..lengths import LENGTH_CONSTRAINTS
@@ -57,6 +57,7 @@ def make_parser() -> CommandParser:
     add("--base_model", type=model_name, help="base model, if --model is an adapter; default: the one it names")
     add("--dtype", choices=["float32", "bfloat16", "float16"], help="type of the weights")
     add("--instruction", default=INSTRUCTION, help="system message for a model with a chat template")
+    add("--num_beams", type=int, default=NUM_BEAMS, help="beams; more give better rewordings and take more time")
     add("--source_column", default="source", help="column of the texts")
     add("--candidates_column", help="column with a list of other texts for each row")
     add("--column_prefix", default="", help="prefix of the added columns, if the rows have columns of these names")
@@ -78,7 +79,7 @@ def write(requests: list[Request], candidates: list[list[str]], args: Any, file:
     """Fit the texts that the output file does not hold yet, and append each block of lines to the file."""
     unit = None if args.length_unit is None else load_unit(args.length_unit)
     options: dict[str, Any] = {"unit": unit, "constraint": args.length_constraint}
-    options |= {"tolerance": args.length_tolerance, "instruction": args.instruction}
+    options |= {"tolerance": args.length_tolerance, "instruction": args.instruction, "num_beams": args.num_beams}
     if args.model is not None:
         from ..inference.pipeline import LengthControlledGenerationPipeline  # `--help` does not need these imports
         from .generate import load
