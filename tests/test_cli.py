@@ -107,6 +107,22 @@ def test_a_mistake_is_told_in_one_line_and_with_debug_by_its_traceback(run, word
         cli.main(["--debug", *words])
 
 
+@pytest.mark.parametrize(
+    "words", ["generate --model m --overwrite", "fit --length 5", "fit-cost --overwrite", "evaluate"]
+)
+@pytest.mark.parametrize("output", ["report.json", "./report.json", "link/report.json"])
+def test_no_command_overwrites_its_input(run, words, output, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("link").symlink_to(tmp_path)
+    text = json.dumps([{"source": "a", "text": "a", "seconds": 1}] * 20)
+    Path("report.json").write_text(text)
+    command, *options = words.split()
+    place = ["--output_dir", str(Path(output).parent)] if command == "evaluate" else ["--output_file", output]
+    status, error = run(command, *options, "--input_file", "report.json", *place)
+    assert status == 1 and "would replace the input report.json; name another output" in error
+    assert Path("report.json").read_text() == text and not Path("_run").exists()
+
+
 @pytest.mark.parametrize("command", ["generate", "train", "train-predictor"])
 def test_a_second_command_does_not_write_where_the_first_does_until_that_is_killed(run, command, tmp_path):
     (tmp_path / "texts.txt").write_text(SOURCES[0])

@@ -27,6 +27,13 @@ def write(folder, **files):
         path.write_text(text, encoding="utf-8")
 
 
+def test_an_input_is_not_overwritten(tmp_path):
+    (tmp_path / "rows.jsonl").write_text("mine")
+    with pytest.raises(SystemExit):
+        rows_of(tmp_path, "pairs", "rows.jsonl")
+    assert (tmp_path / "rows.jsonl").read_text() == "mine"
+
+
 def test_gigaword_has_a_text_and_a_headline_a_line(tmp_path, capsys):
     (tmp_path / "train.article.txt").write_text("Shares closed down 0.3 percent .\nSri Lanka closed schools .\n \n")
     (tmp_path / "train.title.txt").write_text("shares close lower\nsri lanka closes schools\nnothing\n")

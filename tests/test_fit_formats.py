@@ -339,6 +339,19 @@ def test_finished_translations_in_the_output_file_are_not_overwritten(
     assert Path(name).read_text(encoding="utf-8") == finished
 
 
+def test_files_that_are_no_output_of_the_recipe_are_not_overwritten(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("a.po").write_text('msgid "Yes"\nmsgstr ""\n', encoding="utf-8")
+    Path("de.po").write_text('msgid "Yes"\nmsgstr "Ja"\n', encoding="utf-8")
+    Path("de.json").write_text('{"a": "Ja"}', encoding="utf-8")
+    Path("en.json").write_text('{"a": "Yes",}', encoding="utf-8")  # a slip of the person who corrected it
+    words = ["--report_dir", "report", "--model", "m"]
+    with pytest.raises(ValueError, match="the output de.po would replace the input de.po"):
+        strings.main(["--input_file", "a.po", "--source_file", "de.po", "--output_file", "de.po", *words])
+    with pytest.raises(ValueError, match="output_file exists, and cannot be read: en.json: .*; correct or remove it"):
+        strings.main(["--input_file", "de.json", "--output_file", "en.json", *words])
+
+
 def test_machine_translations_in_the_output_file_are_overwritten(tmp_path, monkeypatch):
     def stop(args):
         raise ZeroDivisionError  # the models would be loaded: the files were accepted

@@ -79,7 +79,7 @@ def translate(tmp_path, monkeypatch):
         source, target = tmp_path / f"de.{kind}", tmp_path / f"en.{kind}"
         source.write_bytes(content.encode(encoding) if isinstance(content, str) else content)
         files = ["--input_file", str(source), "--output_file", str(target), "--report_dir", str(tmp_path)]
-        subtitles.main([*files, "--join_gap", "-1", *options])
+        subtitles.main([*files, "--overwrite", "--join_gap", "-1", *options])
         report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
         return target.read_bytes(), report, model.seen
 
@@ -551,6 +551,27 @@ def test_any_file_comes_back_to_the_byte_with_its_new_texts(lines, newline, kind
     assert len(written) - sum("Quiet." == text for text in texts) * 6 == len(content) - sum(
         each.span[1] - each.span[0] for each, text in zip(found, texts, strict=True) if text == "Quiet."
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("en.srt", [], "en.srt exists; name another output, or replace it with --overwrite"),
+        ("de.srt", ["--overwrite"], "would replace the input de.srt"),
+        ("report.md", [], "report.md is no report of this recipe; name another report_dir"),
+    ],
+)
+def test_files_of_somebody_are_not_overwritten(name, options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "de.srt").write_text("00:00:01,000 --> 00:00:02,000\nJa.\n")
+    (tmp_path / "link.srt").symlink_to("de.srt")
+    (tmp_path / name).touch()
+    before = (tmp_path / name).read_text()
+    output = "link.srt" if name == "de.srt" else "en.srt"
+    words = ["--input_file", "de.srt", "--output_file", output, "--report_dir", ".", "--plain_model", "none"]
+    with pytest.raises(ValueError, match=message):
+        subtitles.main([*words, *options])
+    assert (tmp_path / name).read_text() == before
 
 
 def test_the_file_is_written_aside_and_renamed(translate, tmp_path, monkeypatch):

@@ -3,9 +3,11 @@
 import json
 import random
 import shutil
+from pathlib import Path
 from statistics import mean
 
 import pytest
+import spoken
 import torch
 from conftest import TARGETS
 from recipe_runs import ROOT, run_lenctrl, write_rows
@@ -93,6 +95,20 @@ def test_the_command_fits_all_rows_and_measures_every_tenth(tmp_path, monkeypatc
     assert hf_lenctrl.load_cost("made/cost.json").characters == KNOWN
 
 
+@pytest.mark.parametrize(("tool", "options"), [(command, []), (spoken, ["--voice", "en"])])
+def test_a_file_is_replaced_only_where_that_is_asked_for(tool, options, tmp_path, monkeypatch):
+    monkeypatch.setattr(spoken, "spoken_seconds", lambda texts, voice: (seconds_of(text) for text in texts))
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "in.jsonl", [{"source": text, "text": text, "seconds": 1.0} for text in texts(20)])
+    Path("out.json").write_text("mine")
+    options = ["--input_file", "in.jsonl", "--output_file", "out.json", *options]
+    with pytest.raises(ValueError, match="out.json exists; name another output, or replace it with --overwrite"):
+        tool.main(options)
+    assert Path("out.json").read_text() == "mine"
+    tool.main([*options, "--overwrite"])
+    assert Path("out.json").read_text() != "mine"
+
+
 def test_files_that_hold_no_pairs_or_no_cost_are_refused(tmp_path):
     pairs = str(tmp_path / "pairs.jsonl")
     for rows, message in (
@@ -109,8 +125,6 @@ def test_files_that_hold_no_pairs_or_no_cost_are_refused(tmp_path):
 
 @pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="espeak-ng is not installed: apt-get install espeak-ng")
 def test_the_seconds_of_espeak_are_near(tmp_path):
-    import spoken
-
     sample = Rows(str(ROOT / "docs/samples/spoken.jsonl"))
     cost = hf_lenctrl.fit_cost(sample.texts("text"), sample.column("seconds"))
     lines = str(ROOT / "data/everyday_en_de_fr/validation-00000-of-00001.parquet")

@@ -90,7 +90,11 @@ def test_a_run_is_not_resumed_on_another_number_of_rows(run):
         train(run, **{**AGAIN, "test_file": run.parent / "test_rows.jsonl", "max_steps": 8})
 
 
-@pytest.mark.parametrize("name", ["README.md", "test.jsonl", "model.safetensors", "checkpoint-7/trainer_state.json"])
+@pytest.mark.parametrize(
+    "name",
+    "README.md test.jsonl model.safetensors checkpoint-7/trainer_state.json test_outputs.jsonl test_20_outputs.jsonl "
+    "all_results.json test_results.json report.png training_args.bin tokenizer.json cache.py".split(),
+)
 def test_files_that_no_run_wrote_are_not_overwritten(tmp_path, name):
     path = tmp_path / "mine" / name
     path.parent.mkdir(parents=True)

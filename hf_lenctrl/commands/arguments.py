@@ -42,6 +42,12 @@ def unit_name(value: str) -> str:
     return value
 
 
+def check_heads(d_model: int, attention_heads: int) -> None:
+    """Raise `ValueError` if the attention heads of a new model cannot divide its width."""
+    if min(d_model, attention_heads) < 1 or d_model % attention_heads:
+        raise ValueError(f"--d_model must be a multiple of --attention_heads {attention_heads}, got {d_model}")
+
+
 def option(default: Any, help: str, choices: Iterable | None = None) -> Any:
     """Return a dataclass field for an option, with its help text and its choices."""
     metadata = {"help": help} | ({} if choices is None else {"choices": choices})

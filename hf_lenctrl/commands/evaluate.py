@@ -18,6 +18,7 @@ from ..evaluation.report import FILES, length_report
 from ..length_units import LENGTH_UNITS
 from ..lengths import window_in
 from .arguments import CommandParser
+from .output_file import check_loss
 from .recipes import model_name
 from .rows import Rows
 
@@ -64,6 +65,8 @@ def parse(argv) -> argparse.Namespace:
         if getattr(args, name) is not None and args.reference_column is None:
             parser.error(f"--{name} is for ROUGE, which needs --reference_column")
     names = [name for name in FILES if args.output_dir is not None and (Path(args.output_dir) / name).exists()]
+    for name in names:
+        check_loss(Path(args.output_dir, name), args.input_file)
     if names:
         parser.error(f"{args.output_dir} holds a {names[0]}; remove it or name another folder")
     return args

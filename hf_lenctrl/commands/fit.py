@@ -25,7 +25,7 @@ from ..lengths import LENGTH_CONSTRAINTS
 from .arguments import UNIT_HELP, CommandParser, unit_name
 from .identity import identity
 from .locking import locked
-from .output_file import OutputFile
+from .output_file import OutputFile, check_loss
 from .recipes import model_name
 from .rows import Request, Rows, requests_of
 
@@ -108,6 +108,7 @@ def main(argv=None) -> None:
     """Run the command: fit the texts that the output file does not hold yet."""
     args = make_parser().parse_args(argv)
     rows = Rows(args.input_file, plain_text=True)
+    check_loss(args.output_file, args.input_file)
     requests = requests_of(
         rows, args.source_column, args.length_column, prefix=args.column_prefix, added=ADDED, lengths=[args.length]
     )

@@ -12,6 +12,7 @@ from statistics import mean
 
 from ..training.fitted_cost import fit_cost
 from .arguments import CommandParser
+from .output_file import check_loss
 from .rows import Rows
 
 
@@ -24,6 +25,7 @@ def make_parser() -> CommandParser:
     add = parser.add_argument
     add("--input_file", required=True, help="spoken texts: json, jsonl, csv, parquet (.gz too)")
     add("--output_file", required=True, help="JSON")
+    add("--overwrite", action="store_true", help="replace --output_file if it exists")
     add("--text_column", default="text", help="column of the texts")
     add("--seconds_column", default="seconds", help="column of the seconds of each text")
     return parser
@@ -44,6 +46,7 @@ def main(argv=None) -> None:
     """Run the command: measure the error on held-out rows, then fit the cost to all rows and write it."""
     args = make_parser().parse_args(argv)
     rows = Rows(args.input_file)
+    check_loss(args.output_file, args.input_file, overwrite=args.overwrite)
     pairs = list(zip(rows.texts(args.text_column), seconds_of(rows, args.seconds_column), strict=True))
     if len(pairs) < 2 * HELD_OUT:
         raise ValueError(f"{args.input_file} must have at least {2 * HELD_OUT} rows, got {len(pairs)}")

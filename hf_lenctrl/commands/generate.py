@@ -36,7 +36,7 @@ from ..lengths import LENGTH_CONSTRAINTS, window_in
 from .arguments import UNIT_HELP, CommandParser, unit_name
 from .identity import identity
 from .locking import locked
-from .output_file import OutputFile, encoded, write_whole
+from .output_file import OutputFile, check_loss, encoded, write_whole
 from .processes import gathered, processes
 from .recipes import model_name
 from .rows import Request, Rows, requests_of
@@ -287,6 +287,7 @@ def print_figures(requests: list[Request], lines: list[str], args: argparse.Name
 def main(argv=None) -> None:
     """Run the command: generate the outputs that the output file does not hold yet."""
     args = parse(argv)
+    check_loss(args.output_file, args.input_file)
     scored = args.min_score is not None
     requests = requests_of(
         Rows(args.input_file, plain_text=True),

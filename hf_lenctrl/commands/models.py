@@ -16,6 +16,7 @@ from transformers import (
     MarianConfig,
     MarianMTModel,
 )
+from transformers.activations import ACT2FN
 
 from ..configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
 from ..conversion import add_length_control, tokenizer_of
@@ -24,7 +25,7 @@ from ..length_tokens import LengthTokens
 from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
 from ..training import initialize_weights
 from ..training.tokenizer import train_marian_tokenizer
-from .arguments import DataArguments, ModelArguments, RunArguments, Specified
+from .arguments import DataArguments, ModelArguments, RunArguments, Specified, check_heads
 from .data import fit_length_tokens
 from .locking import kept
 from .recipes import did_you_mean
@@ -65,6 +66,13 @@ def check_options(
     `base_model` already has length control.
     """
     name, config = _checkpoint(args)
+    if name is None and (args.family, True) in CLASSES:  # the baselines of lab/reproduce may have no heads
+        check_heads(args.d_model, args.attention_heads)
+        if args.activation_function not in ACT2FN:
+            near = did_you_mean(args.activation_function, ACT2FN)
+            raise ValueError(
+                f"--activation_function must be one of transformers, got {args.activation_function}{near}"
+            )
     controlled = hasattr(config, "length_encoding")
     if controlled and args.model_name_or_path is None:
         raise ValueError(

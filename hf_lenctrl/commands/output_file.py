@@ -9,6 +9,20 @@ from .identity import differences
 from .locking import kept
 
 
+def check_loss(path: str | Path, *inputs: str | Path | None, overwrite: bool = True) -> None:
+    """
+    Raise `ValueError` if the output at `path` would replace one of the `inputs`, whatever the spelling of its path, or
+    by a link. If `overwrite` is false, the output may not replace any file.
+    """
+    if not Path(path).exists():
+        return
+    for file in inputs:
+        if file is not None and Path(file).exists() and Path(path).samefile(file):
+            raise ValueError(f"the output {path} would replace the input {file}; name another output")
+    if not overwrite:
+        raise ValueError(f"{path} exists; name another output, or replace it with --overwrite")
+
+
 def check_begun(path: Path, options_path: Path, options: dict[str, Any], advice: str = "name another") -> None:
     """Raise `ValueError` if the output at `path` was begun with other options than `options`."""
     before = json.loads(options_path.read_text("utf-8")) if options_path.is_file() else {}

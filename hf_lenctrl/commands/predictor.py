@@ -26,7 +26,7 @@ from ..evaluation.metrics import predictor_figures
 from ..length_predictor import LengthPredictor, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
 from ..training.upload import HubTrainer
-from .arguments import SplitArguments, option, parse_arguments
+from .arguments import SplitArguments, check_heads, option, parse_arguments
 from .data import load_splits
 from .record import begun
 from .run import fit, publish, set_up, trained_tokenizer
@@ -59,6 +59,8 @@ class PredictorArguments:
         if len(given) != (len(shape) if self.encoder_name_or_path is None else 0):
             got = f"got --encoder_name_or_path {self.encoder_name_or_path} with {', '.join(given) or 'no shape'}"
             raise ValueError(f"give --encoder_name_or_path, or all of --{', --'.join(shape)} for a new encoder; {got}")
+        if self.d_model is not None and self.attention_heads is not None:
+            check_heads(self.d_model, self.attention_heads)
         if self.target_tokenizer is None and self.length_unit == "token":
             raise ValueError(
                 "tokens are counted by a tokenizer: give --target_tokenizer, the folder of the generator, or another "

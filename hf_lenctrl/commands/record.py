@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..training.upload import check_upload
+from ..training.upload import CARD, MODEL, check_upload
 from .arguments import MODELS
 from .checkpoints import checkpoints_of, trained_steps
 from .identity import TOKENIZER, WEIGHTS, differences, identity
@@ -30,7 +30,9 @@ AFTER = """attn_implementation preprocessing_num_workers bleu_tokenizer rouge_un
     length_predictor task card_examples language license base_model_name""".split()
 FILES = ("train_file", "validation_file", "test_file")
 MODEL_FILES = ("config.json", "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
-WRITTEN = (*MODEL_FILES, "README.md", "test.jsonl", "test_predictions.jsonl", "predictor_table.json", "checkpoint-*")
+NAMED = 4  # a message names at most this number of files
+TESTED = ("test.jsonl", "test_outputs.jsonl", "test_[0-9]*_outputs.jsonl", "test_predictions.jsonl")
+WRITTEN = (*MODEL_FILES, *CARD, *TESTED, "training_args.bin", "checkpoint-*", *MODEL)
 
 
 def decisive_options(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -71,8 +73,9 @@ class RunRecord:
             self.starts = saved["starts"]
         elif saved.get("options") != self.options:
             patterns = MODEL_FILES if saved else WRITTEN
-            if found := sorted(path.name for pattern in patterns for path in self.folder.glob(pattern)):
-                names = ", ".join(found)
+            paths = [path for pattern in patterns for path in sorted(self.folder.glob(pattern))]
+            if found := list(dict.fromkeys(path.relative_to(self.folder).as_posix() for path in paths)):
+                names = ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if found[NAMED:] else "")
                 raise ValueError(f"{self.folder} holds {names}, which this run did not write; name another output_dir")
             # there is no training to resume, but there may be a tokenizer that was trained on other text
             if self.writes:

@@ -324,10 +324,20 @@ def check_files(args: argparse.Namespace, *names: str) -> None:
 
 def fitter(args: argparse.Namespace) -> Fitter:
     """Build the `Fitter` of the options."""
-    if Path(args.output_file).resolve() == Path(args.input_file).resolve():
-        raise ValueError(f"output_file must be another file than input_file, got {args.output_file!r} for both")
+    check_report(args.report_dir)
     options = {"length_unit": args.length_unit, "min_score": args.min_score, "shorten": args.shorten}
     return Fitter(args.plain_model, args.model, **options)
+
+
+def check_report(folder: str) -> None:
+    """Raise `ValueError` if the folder holds another report than those of `write_report`, which replaces its own."""
+    found = [path for name in ("report.json", "report.md", "report.png") if (path := Path(folder, name)).exists()]
+    try:
+        ours = isinstance(json.loads(found[0].read_text(encoding="utf-8"))["rows"], list) if found else True
+    except (ValueError, LookupError, TypeError):
+        ours = False
+    if not ours:
+        raise ValueError(f"{found[0]} is no report of this recipe; name another report_dir")
 
 
 def write_report(folder: str, lines: list[str], report: dict) -> None:

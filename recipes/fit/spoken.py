@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
+from hf_lenctrl.commands.output_file import check_loss
 from hf_lenctrl.commands.rows import Rows
 
 
@@ -38,10 +39,12 @@ def main(argv=None) -> None:
     add = parser.add_argument
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
     add("--output_file", required=True, help="JSON lines")
+    add("--overwrite", action="store_true", help="replace --output_file if it exists")
     add("--text_column", default="source", help="column of the texts")
     add("--voice", required=True, help="voice of espeak-ng, such as de or en-us; `espeak-ng --voices` lists them")
     add("--count", type=int, help="number of texts, spread evenly over the file; default: all")
     args = parser.parse_args(argv)
+    check_loss(args.output_file, args.input_file, overwrite=args.overwrite)
     texts = list(dict.fromkeys(Rows(args.input_file, plain_text=True).texts(args.text_column)))
     count = min(args.count or len(texts), len(texts))
     chosen = [texts[k * len(texts) // count] for k in range(count)]

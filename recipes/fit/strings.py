@@ -23,6 +23,7 @@ from entries import Catalogue, Entry
 from fitting import Fitted, Request, add_options, cell, check_files, columns, fitter, run, write_report
 from placeholders import NAMES, Piece, Unprotectable, mark_of, protect, restore
 
+from hf_lenctrl.commands.output_file import check_loss
 from hf_lenctrl.length_units import count_units
 
 
@@ -274,6 +275,7 @@ def main(argv=None) -> None:
     add("--json_keys", nargs="+", help="keys of JSON whose values are texts, for an unknown format")
     args = parser.parse_args(argv)
     check_files(args, "input_file", "source_file", "existing_file", "limits_file")
+    check_loss(args.output_file, args.input_file, args.source_file, args.limits_file)
     size("", args.limit_unit)  # this raises an error for an unknown unit
     entries, most, build = open_files(args)
     limited = [(row, limits_of(row, most, args.limit_unit, args.max_factor)) for row in entries]
@@ -314,14 +316,14 @@ def open_files(args: argparse.Namespace) -> tuple[list[Entry], dict[str, int], C
 
 
 def check_output(args: argparse.Namespace, entries: list[Entry], options: dict[str, Any]) -> None:
-    """Raise `ValueError` if output_file exists, and writing it would lose finished translations."""
+    """Raise `ValueError` if output_file exists, and cannot be read or has finished translations that would be lost."""
     path = Path(args.output_file)
     if not path.exists() or (args.existing_file and path.resolve() == Path(args.existing_file).resolve()):
         return
     try:
         there = read(str(path), **options)
-    except (OSError, ValueError):
-        return  # the output is not a file of strings
+    except (OSError, ValueError) as error:  # perhaps a slip of the person who corrected it
+        raise ValueError(f"output_file exists, and cannot be read: {error}; correct or remove it") from error
     known = {(row.key, text) for row in entries for text in (row.source, row.target)}
     texts = [(row.key, getattr(row, there.field)) for row in there.entries if not row.fuzzy]
     if finished := [key for key, text in texts if text and (key, text) not in known]:

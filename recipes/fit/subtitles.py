@@ -20,6 +20,8 @@ from cues import MARKUP, Cue, break_cost, break_lines, whole
 from files import write
 from fitting import Fitted, Request, add_options, cell, check_files, columns, fitter, run, sentences, write_report
 
+from hf_lenctrl.commands.output_file import check_loss
+
 
 # Netflix, Timed Text Style Guides, 26 September 2026: characters a second of adult and of children's programs, columns
 # of a line. Characters of full width have two columns, so the figures of ja, ko and zh are twice those of the guides.
@@ -296,6 +298,7 @@ def options(argv=None) -> argparse.Namespace:
     add("--lines", type=int, help="lines of a cue; default: the preset's")
     add("--join_gap", type=float, default=1.0, help="most seconds between cues that share a sentence; -1: join none")
     add("--join_cues", type=int, default=3, help="most cues that share a sentence")
+    add("--overwrite", action="store_true", help="replace --output_file if it exists")
     add("--encoding", default="utf-8", help="encoding of both files")
     args = parser.parse_args(argv)
     try:
@@ -342,6 +345,7 @@ def main(argv=None) -> None:
     content, cues = read(args.input_file, args.encoding)
     if output.suffix.lower() != kind or output.is_dir():
         raise ValueError(f"output_file must be a {kind} file as input_file is, got {args.output_file!r}")
+    check_loss(output, args.input_file, overwrite=args.overwrite)
     output.parent.mkdir(parents=True, exist_ok=True)  # now, because an error after the translation would lose it
     spoken = passages(cues, 1000 * args.join_gap, args.join_cues)
     if args.shorten:  # a cue that fits does not change

@@ -195,6 +195,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--split", choices=["train", "validation", "test"], help="split of jnc; default: all rows")
     parser.add_argument("--length", type=int, choices=JAMUL_COLUMN, default=26, help="length of jamul's headlines")
     args = parser.parse_args(argv)
+    if args.output_file.resolve() in [path.resolve() for path in args.files]:
+        parser.error(f"{args.output_file} would replace an input; name another --output_file")
     rows, count, empty = READERS[args.kind](args), 0, 0
     unfinished = args.output_file.with_name(f"{args.output_file.name}.part")
     with unfinished.open("w", encoding="utf-8") as file:

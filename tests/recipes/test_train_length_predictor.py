@@ -182,6 +182,10 @@ def test_one_text_gives_one_tokenizer():
             {"encoder_name_or_path": "bert"},
             "give --target_tokenizer, the folder of the generator, or another unit with --length_unit",
         ),
+        (
+            {"layers": 1, "d_model": 8, "attention_heads": 3, "vocab_size": 9, "length_unit": "word"},
+            "--d_model must be a multiple of --attention_heads 3, got 8",
+        ),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options, message):
