@@ -52,6 +52,18 @@ def check_length(length) -> None:
         raise ValueError(f"length must be {'at least 1' if length < 1 else f'under {LONGEST}'}, got {length}")
 
 
+def check_range(length) -> None:
+    """
+    Raise `TypeError` or `ValueError` unless `length` is a tuple of two valid lengths, the lowest and the highest.
+    """
+    if not isinstance(length, tuple) or len(length) != 2:
+        raise ValueError(f"a range of lengths is a tuple (lowest, highest), got {length!r}; several are a list")
+    for end in length:
+        check_length(end)
+    if length[0] > length[1]:
+        raise ValueError(f"a range of lengths begins with the lowest, got {length}; pass {length[::-1]}")
+
+
 def check_constraint(constraint) -> None:
     """Raise `ValueError` unless `constraint` is None or one of `LENGTH_CONSTRAINTS`."""
     if constraint not in (None, *LENGTH_CONSTRAINTS):

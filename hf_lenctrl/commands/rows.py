@@ -72,14 +72,14 @@ class Rows:
         self.columns: list[str] = list(dict.fromkeys(chain.from_iterable(self.values)))
         self.numbers, self.read = list(range(1, len(self.values) + 1)), len(self.values)
 
-    def keep(self, chosen: Callable[[dict], bool]) -> None:
+    def keep(self, chosen: Callable[[dict], bool], has: str = "a text") -> None:
         """
         Keep the rows for which `chosen` returns true, with their row numbers. The attribute `read` remains the number
-        of all rows in the file.
+        of all rows in the file. Raise `ValueError` if no row is left; `has` says what the rows that are kept have.
         """
         pairs = [(n, row) for n, row in zip(self.numbers, self.values, strict=True) if chosen(row)]
         if not pairs:
-            raise ValueError(f"no row of {self.path} is left: none of its {self.read} rows has a text")
+            raise ValueError(f"no row of {self.path} is left: none of its {self.read} rows has {has}")
         self.numbers, self.values = map(list, zip(*pairs, strict=True))
 
     def __len__(self):

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..length_units import Unit, check_texts, count_texts
-from ..lengths import check_length, plural, share_of
+from ..lengths import check_length, check_range, plural, share_of
 
 
 logger = logging.getLogger(__name__)
@@ -20,18 +20,6 @@ LENGTH_SOURCES = ("predict", "source", "reference")
 def is_ranged(lengths) -> bool:
     """Return whether a length is a range (a tuple), or a list that holds a range."""
     return isinstance(lengths, tuple) or (isinstance(lengths, list) and any(map(is_ranged, lengths)))
-
-
-def check_range(length) -> None:
-    """
-    Raise `TypeError` or `ValueError` unless `length` is a tuple of two valid lengths, the lowest and the highest.
-    """
-    if not isinstance(length, tuple) or len(length) != 2:
-        raise ValueError(f"a range of lengths is a tuple (lowest, highest), got {length!r}; several are a list")
-    for end in length:
-        check_length(end)
-    if length[0] > length[1]:
-        raise ValueError(f"a range of lengths begins with the lowest, got {length}; pass {length[::-1]}")
 
 
 def length_or_range(value) -> int | tuple[int, int]:
