@@ -3,12 +3,14 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pytest
 from conftest import SOURCES, TARGETS, build_model
 from pipeline_calls import spy
 from recipe_runs import save, save_stock, write_rows, write_texts
+from transformers import GenerationConfig
 
 import hf_lenctrl
 from hf_lenctrl.commands import generate
@@ -93,7 +95,9 @@ def stub(monkeypatch):
             for k in range(num_return_sequences)
         ]
 
-    monkeypatch.setattr(generate, "load", lambda *_: (None, None))
+    config, own = SimpleNamespace(length_constraint="max"), {"length_constraint": "exact", "length_tolerance": [2, 2]}
+    model = SimpleNamespace(config=config, generation_config=GenerationConfig(**own))
+    monkeypatch.setattr(generate, "load", lambda *_: (model, None))
     monkeypatch.setattr(generate, "generate", write)
 
 
@@ -101,6 +105,23 @@ def generated(file: Path, *options) -> str:
     """The recipe's output file as it stands."""
     write_texts(Path("stub"), file, *options)
     return file.with_name("out.jsonl").read_bytes().decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "within"),
+    [
+        (("--length", 5), "within 0.500"),  # of 5 and 2 characters, the default window has 3 to 7
+        (("--length", "4-6"), "within 0.500"),
+        (("--length", 5, "--length_constraint", "exact", "--length_tolerance", 3), "within 1.000"),
+        (("--length", 5, "--length_constraint", "max"), None),
+        (("--length", "bluesky"), None),
+        (("--length", 5, "--second_limit", "word=3"), None),
+    ],
+)
+def test_the_summary_has_the_window_that_holds(stub, tmp_path, capsys, options, within):
+    write_texts(Path("stub"), write_rows(tmp_path / "in.jsonl", [{"source": "abcde"}, {"source": "ab"}]), *options)
+    (summary,) = [line for line in capsys.readouterr().err.splitlines() if re.match("(variance|within)", line)]
+    assert summary.endswith(within) if within else "within" not in summary
 
 
 @pytest.mark.parametrize("options", [(), ("--num_return_sequences", 2)], ids=["one", "n-best"])
