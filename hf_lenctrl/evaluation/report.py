@@ -35,8 +35,8 @@ class LengthReport:
     Fields:
         units (`dict[str, dict]`): For each unit, a dictionary with the metrics `n` (number of texts), `variance`,
             `mae`, `exact`, `over`, `within_10_percent` and `distinct` (see `distinct_share`). If there is a window,
-            also `within`; for ranges `within` replaces `exact`. Shares are 0 to 1. `buckets` lists ranges of requested lengths, each with `low` and `high`
-            (both included) and the same metrics. `worst` lists the texts with the largest differences, each with
+            also `within`; for ranges, `within` in place of `exact`. Shares are 0 to 1. `buckets` lists ranges of
+            requested lengths, each with `low` and `high` (both included) and the same metrics. `worst` lists the texts with the largest differences, each with
             `index` (from 0), `requested`, `produced` and `text`.
         lengths (`dict[str, tuple[list[int], list[int]]]`): For each unit, the produced lengths and the requested
             lengths.
@@ -44,8 +44,8 @@ class LengthReport:
         baseline (`dict`, *optional*): Result of `rouge_metrics` for a baseline, and the `name` of the baseline.
         text (`dict`, *optional*): Result of `text_quality`.
         sources (`int`, *optional*): Number of different sources, if the sources are known.
-        rows (`dict`, *optional*): Numbers of rows of a file: `read`, and `left_out` of the report; if some of these have
-            no requested length, also `without_length`.
+        rows (`dict`, *optional*): Numbers of rows of a file: `read`, and `left_out` of the report; if some of these
+            have no requested length, also `without_length`.
     """
 
     units: dict[str, dict[str, Any]]
@@ -102,7 +102,9 @@ class LengthReport:
                 *_, over, within = _shares(figures)
                 kept = "exact" if "exact" in figures else "within"
                 left.set_title(f"{figures['n']:,} outputs, {within} within ±10 %")
-                right.set_title(f"{kept} {100 * figures[kept]:.1f} %, over {over}, MAE {figures['mae']:.2f} {plural(unit)}")
+                right.set_title(
+                    f"{kept} {100 * figures[kept]:.1f} %, over {over}, MAE {figures['mae']:.2f} {plural(unit)}"
+                )
                 for axes in (left, right):
                     axes.legend(frameon=False)
                     axes.grid(color="0.9", linewidth=0.8)
@@ -128,8 +130,8 @@ def length_report(
 
     Args:
         predictions (`Sequence[str]`): Texts, without special tokens.
-        requested (`Sequence` or `Mapping[str, Sequence]`): One length for each text, or one range, `(lowest, highest)`.
-            For several units, a dictionary with such a list for each unit, `{"character": [...], "word": [...]}`. The
+        requested (`Sequence` or `Mapping[str, Sequence]`): One length or range `(lowest, highest)` for each text. For
+            several units, a dictionary with such a list for each unit, `{"character": [...], "word": [...]}`. The
             requested length of a range is the length in it that is nearest to the text's.
         units (`Sequence[str]`): `"token"` and other units with a name, see `count_units`.
         sources (`Sequence`, *optional*): The source of each text, for `distinct` (see `distinct_share`).
