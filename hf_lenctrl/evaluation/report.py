@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 FILES = ("report.json", "report.md", "report.png")
 TEMPLATE = Path(__file__).with_name("report.md")
-Length = int | tuple[int, int]
+_Length = int | tuple[int, int]
 _MAX_BUCKETS, _MAX_BARS = 8, 50
 _UNDER, _EXACT, _OVER = "#0072B2", "#009E73", "#D55E00"  # colours of Okabe & Ito, distinct with any colour vision
 
@@ -36,8 +36,8 @@ class LengthReport:
         units (`dict[str, dict]`): For each unit, a dictionary with the metrics `n` (number of texts), `variance`,
             `mae`, `exact`, `over`, `within_10_percent` and `distinct` (see `distinct_share`). If there is a window,
             also `within`; for ranges, `within` in place of `exact`. Shares are 0 to 1. `buckets` lists ranges of
-            requested lengths, each with `low` and `high` (both included) and the same metrics. `worst` lists the texts with the largest differences, each with
-            `index` (from 0), `requested`, `produced` and `text`.
+            requested lengths, each with `low` and `high` (both included) and the same metrics. `worst` lists the texts
+            with the largest differences, each with `index` (from 0), `requested`, `produced` and `text`.
         lengths (`dict[str, tuple[list[int], list[int]]]`): For each unit, the produced lengths and the requested
             lengths.
         rouge (`dict`, *optional*): Result of `rouge_metrics`, and its `settings`. The report shows both.
@@ -116,7 +116,7 @@ class LengthReport:
 
 def length_report(
     predictions: Sequence[str],
-    requested: Sequence[Length] | Mapping[str, Sequence[Length]],
+    requested: Sequence[_Length] | Mapping[str, Sequence[_Length]],
     *,
     units: Sequence[str] = ("character",),
     sources: Sequence[Hashable] | None = None,
@@ -193,7 +193,7 @@ def length_report(
     return report
 
 
-def _nearest(length: Length, produced: int) -> int:
+def _nearest(length: _Length, produced: int) -> int:
     """Return the length in a range that is nearest to a produced length; return a length that is no range as it is."""
     return min(max(produced, length[0]), length[1]) if isinstance(length, tuple) else length
 

@@ -218,7 +218,7 @@ class _Job:
             self.pipe = pipeline("length-controlled-generation", model=str(model))  # type: ignore[call-overload]
         self.constraint, self.tolerance, self.instruction = constraint, tolerance, instruction
         own = getattr(getattr(getattr(self.pipe, "model", None), "config", None), "length_unit", None)
-        length, unit = limit_of(length, unit)
+        length, unit = limit_of(length.tolist() if hasattr(length, "tolist") else length, unit)
         self.unit = as_unit(unit or own or "character")
         lengths = list(length) if isinstance(length, list | tuple) else [length] * len(sources)
         if len(lengths) != len(sources):

@@ -167,6 +167,7 @@ class Call:
         self.unit = as_unit(self.length_unit or self.able.unit or first or "token")
         if isinstance(self.length, Mapping):
             self.length, self.other = units_apart(self.length, self.unit)
+        self.length = self.length.tolist() if hasattr(self.length, "tolist") else self.length  # a tensor or an array
         self.ranged = is_ranged(self.length) or isinstance(self.length_ratio, tuple)
         if self.other is not None and self.finish is not None:
             raise ValueError(f"finish={self.finish!r} needs one limit, got two; pass a length in one unit")
@@ -378,6 +379,7 @@ def requests_of(
 
 def _limits_of(unit: str, limit, count: int) -> list:
     """Return the limit of each of `count` sources in the second unit `unit`."""
+    limit = limit.tolist() if hasattr(limit, "tolist") else limit
     limits = limit if isinstance(limit, list) else [limit] * count
     for item in limits:
         check_length(item)
