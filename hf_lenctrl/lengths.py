@@ -47,10 +47,8 @@ def check_name(option: str, name, known) -> None:
 def check_length(length) -> None:
     """Raise `TypeError` or `ValueError` unless `length` is an integer from 1 to `LONGEST` - 1."""
     if not is_integer(length):
-        is_listable = isinstance(length, Sequence) and not isinstance(
-            length, str | list | tuple
-        )  # a column of `datasets`
-        hint = "; pass list(...)" if is_listable else ""
+        is_column = isinstance(length, Sequence) and not isinstance(length, str | list | tuple)  # of `datasets`
+        hint = "; pass list(...)" if is_column else ""
         raise TypeError(f"length must be an int of at least 1, got {length!r} ({type(length).__name__}){hint}")
     if not 1 <= length < LONGEST:
         raise ValueError(f"length must be {'at least 1' if length < 1 else f'under {LONGEST}'}, got {length}")

@@ -98,13 +98,13 @@ def main(argv=None) -> None:
     rows.keep(lambda row: row.get(args.output_column) is not None or not isinstance(row.get("dropped"), str))
     without_length = 0
     if args.length is None:
-        columns, texts = args.requested_column, len(rows)
+        columns, count = args.requested_column, len(rows)
         # a row that `lenctrl generate` wrote without a length holds null; a column that the file lacks is told below
         asked = [name for name in columns if name in rows.columns]
         rows.keep(
             lambda row: all(row.get(name) not in (None, "") for name in asked), "a requested length; pass --length 40"
         )
-        without_length = texts - len(rows)
+        without_length = count - len(rows)
         requested = {unit: rows.lengths(name, True) for unit, name in zip(args.units, columns, strict=True)}
     else:
         requested = {unit: [length] * len(rows) for unit, length in zip(args.units, args.length, strict=True)}

@@ -103,8 +103,8 @@ class Rows:
 
     def lengths(self, name: str, ranges: bool = False) -> list:
         """
-        Return a column of lengths, written as `40`, `40.0` or `"40"`; with `ranges` also ranges, written as `[30, 42]`
-        or `"30-42"`. Raise `ValueError` if a value is something else.
+        Return a column of lengths, written as `40`, `40.0` or `"40"`; with `ranges` also ranges, as `[30, 42]`,
+        `"[30, 42]"` or `"30-42"`. Raise `ValueError` if a value is something else.
         """
         lengths: list = []
         for i, value in zip(self.numbers, self.column(name), strict=True):
@@ -113,7 +113,8 @@ class Rows:
                 if not ranges and isinstance(lengths[-1], tuple):
                     raise ValueError
             except (TypeError, ValueError, OverflowError):
-                rule = f"an integer of at least 1{', or a range of them' if ranges else ''}"
+                form = ", as 30-42" if self.kind == "csv" else ""
+                rule = f"an integer of at least 1{f', or a range of them{form}' if ranges else ''}"
                 raise ValueError(f"row {i} of {self.path}: {name!r} must hold {rule}, got {value!r}") from None
         return lengths
 

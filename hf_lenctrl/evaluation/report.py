@@ -174,7 +174,7 @@ def length_report(
     check_texts(texts, "prediction")
     report = LengthReport({}, {}, sources=None if sources is None else len({*sources}))
     for unit in units:
-        lengths = list(requested[unit])
+        lengths: list[Any] = list(requested[unit])
         for length in lengths:
             (check_range if isinstance(length, tuple) else check_length)(length)
         produced = count_texts(tokenizer, texts, unit, target=True)

@@ -167,7 +167,7 @@ class Call:
         self.unit = as_unit(self.length_unit or self.able.unit or first or "token")
         if isinstance(self.length, Mapping):
             self.length, self.other = units_apart(self.length, self.unit)
-        self.length = self.length.tolist() if hasattr(self.length, "tolist") else self.length  # a tensor or an array
+        self.length = getattr(self.length, "tolist", lambda: self.length)()  # a tensor or an array becomes a list
         self.ranged = is_ranged(self.length) or isinstance(self.length_ratio, tuple)
         if self.other is not None and self.finish is not None:
             raise ValueError(f"finish={self.finish!r} needs one limit, got two; pass a length in one unit")

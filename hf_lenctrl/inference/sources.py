@@ -1,5 +1,6 @@
 """Get requested lengths from a number, a range, a list, a ratio, `"predict"`, `"source"` or `"reference"`."""
 
+import json
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -23,9 +24,10 @@ def is_ranged(lengths) -> bool:
 
 def length_or_range(value) -> int | tuple[int, int]:
     """
-    Parse a length or a range from a value of a data set column: `40`, `40.0`, `"40"`, `[30, 42]` or `"30-42"`. Raise
-    `TypeError`, `ValueError` or `OverflowError` if the value is neither.
+    Parse a length or a range from a value of a data set column: `40`, `40.0`, `"40"`, `[30, 42]`, `"[30, 42]"` or
+    `"30-42"`. Raise `TypeError`, `ValueError` or `OverflowError` if the value is neither.
     """
+    value = json.loads(value) if isinstance(value, str) and value.startswith("[") else value
     ends = value.split("-") if isinstance(value, str) and value.count("-") == 1 and value[0] != "-" else value
     if isinstance(ends, list):
         low, high = map(length_or_range, ends)

@@ -225,6 +225,17 @@ def test_cells_of_csv_pass_through_as_text(stub, tmp_path):
     ]
 
 
+def test_a_column_of_csv_holds_ranges_in_both_forms(stub, tmp_path):
+    file = tmp_path / "in.csv"
+    file.write_text('source,n\nab,10-12\nab,"[30, 42]"\n')
+    rows = write_texts(Path("stub"), file, "--length_column", "n")
+    assert [row["requested"] for row in rows] == [[10, 12], [30, 42]]
+    for cell in ("10 to 12", '"[30, 42"', "[30]"):
+        file.write_text(f"source,n\nab,{cell}\n")
+        with pytest.raises(ValueError, match="an integer of at least 1, or a range of them, as 30-42, got"):
+            write_texts(Path("stub"), file, "--length_column", "n", "--overwrite")
+
+
 def test_parquet_keeps_its_types(stub, tmp_path):
     columns = {"source": ["a", "b"], "n": [1, None], "x": [1.0, float("nan")], "code": ["007", "NA"], "l": [[1], []]}
     datasets.Dataset.from_dict(columns).to_parquet(tmp_path / "in.parquet")
