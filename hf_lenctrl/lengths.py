@@ -214,21 +214,19 @@ def as_length_tensor(
     `ValueError` if a length is below 1 or not below `LONGEST`, or if the numbers of lengths and rows differ. In a
     tensor, the minimum is `least` instead of 1; it is 0 if a row may have no length (`length_optional`).
     """
-    length = listed(length)
-    for item in length if isinstance(length, list) else [length]:
-        if isinstance(item, str | tuple):
-            rule = "only the pipeline takes a range or a name; pass an int, a list or a LongTensor"
-            raise TypeError(f"length must be an int of at least 1, got {item!r} ({type(item).__name__}): {rule}")
     if isinstance(length, torch.Tensor):
         if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:
             raise TypeError(f"length must be an integer tensor, got dtype {length.dtype}; pass length.long()")
-    elif isinstance(length, list):
-        for item in length:
-            check_length(item)
-        length = torch.tensor([int(item) for item in length], dtype=torch.long)
     else:
-        check_length(length)
-        return torch.full((batch_size,), int(length), dtype=torch.long, device=device)
+        length = listed(length)
+        for item in length if isinstance(length, list) else [length]:
+            if isinstance(item, str | tuple):
+                rule = "only the pipeline takes a range or a name; pass an int, a list or a LongTensor"
+                raise TypeError(f"length must be an int of at least 1, got {item!r} ({type(item).__name__}): {rule}")
+            check_length(item)
+        if not isinstance(length, list):
+            return torch.full((batch_size,), int(length), dtype=torch.long, device=device)
+        length = torch.tensor([int(item) for item in length], dtype=torch.long)
     if length.dim() == 0:
         length = length.expand(batch_size)
     if (shape := tuple(length.shape)) != (batch_size,):

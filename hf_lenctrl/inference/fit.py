@@ -232,8 +232,8 @@ class _Job:
             self.add(request, [request.source], "source")
         self.function: Callable[[str, int, list[str]], Any] | None = candidates if callable(candidates) else None
         if candidates is not None and self.function is None:
-            lists: Any = [candidates] if self.single else candidates
-            lists = list(lists) if isinstance(lists, Iterable) else [lists]
+            is_one = self.single or not isinstance(candidates, Iterable)
+            lists: list = [candidates] if is_one else list(candidates)
             if len(lists) != len(sources) or any(isinstance(texts, str) for texts in lists):
                 raise ValueError(
                     f"candidates must be a list of texts for each of the {len(sources)} texts, got {lists}"
