@@ -51,6 +51,7 @@ def test_each_row_is_what_the_model_writes_for_its_source_at_its_length(pipe, mo
     assert pipe(SOURCES, length=pandas.Series(lengths), length_constraint="exact", batch_size=2) == rows
     several = pipe(SOURCES[0], length=np.array([5, 9]), length_constraint="exact")
     assert several == pipe(SOURCES[0], length=[5, 9], length_constraint="exact")
+    assert pipe(SOURCES[0], length=torch.tensor([5]), length_constraint="exact") == several[0]
 
 
 def test_a_constraint_comes_from_the_call_from_the_configuration_or_from_none(tokenizer):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
+import torch
+
 from ..length_units import Unit, check_texts, count_texts
 from ..lengths import check_length, check_range, plural, share_of
 from .presets import PRESETS
@@ -106,7 +108,7 @@ def requested_lengths(
     Return the requested length of each text, or its range of lengths, `(lowest, highest)`.
 
     Args:
-        length (`int`, `tuple`, `list` or `str`): Length in units: an `int` or a range for all
+        length (`int`, `tuple`, `list`, `torch.LongTensor` or `str`): Length in units: an `int` or a range for all
             texts, or a list with an item for each text. Or a name in `LENGTH_SOURCES`. `None` if there is a ratio.
         ratio (`float` or `tuple`, *optional*): The length is this ratio times the length of the source, rounded, at
             least 1. For a range of ratios, see `ratio_ranges`.
@@ -143,7 +145,8 @@ def requested_lengths(
         return [max(1, count) for count in count_texts(tokenizer, known, unit, target=length == "reference")]
     if length is None:
         raise ValueError("no length was given; pass length=40, a list with one for each text, or length_ratio=0.5")
-    lengths = list(length) if isinstance(length, list) else [length] * len(texts)
+    lengths = length.tolist() if isinstance(length, torch.Tensor) else length
+    lengths = list(lengths) if isinstance(lengths, list) else [lengths] * len(texts)
     if len(lengths) != len(texts):
         raise ValueError(f"length must be one integer or one for each of the {len(texts)} texts, got {lengths}")
     for item in lengths:  # if a list holds one range, all its items must be ranges
