@@ -15,7 +15,7 @@ from .cache import CACHE, takes_cache
 from .length_guidance import LengthGuidanceLogitsProcessor
 from .length_pair import check_pair, other_limit, units_apart
 from .length_units import UnitTable
-from .lengths import OPTIONS, Target, as_target, check_tolerance, refuse_length, refuse_none
+from .lengths import OPTIONS, Target, as_target, check_tolerance, listed, refuse_length, refuse_none
 from .thoughts import Thoughts, thoughts_of
 
 
@@ -134,6 +134,7 @@ def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tol
     if length is None or length is FROM_CONFIG and constraint is None and not controlled:
         defaults = dict.fromkeys(defaults)  # if there is no length, the other options have no effect
     length, other = units_apart(defaults["length"] if length is FROM_CONFIG else length, unit)
+    length = listed(length)
     if other is not None:
         constraint = check_pair("max" if constraint is FROM_CONFIG else constraint)
     plain = (length is None or type(length) is int and length == 0) and controlled and config.length_optional
@@ -179,8 +180,8 @@ class LengthControlledGeneration:
         checkpoint's `min_length`. This method does not choose among candidates; the pipeline does.
 
         Args:
-            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested length in
-                units, for the whole batch or for each example. `None` disables a default length. If there is no
+            length (`int`, `list[int]`, `torch.LongTensor` or array, *optional*): Requested length in units, for the
+                whole batch or for each example. `None` disables a default length. If there is no
                 length, or the length is 0, a model with `length_optional` works as a model without length control.
                 Several lengths for a single text give one output for each length; the encoder runs only once if its
                 input does not include the length. A dictionary of two units, `{"character": 30, "word": 6}`, has a

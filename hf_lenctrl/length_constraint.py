@@ -10,7 +10,7 @@ from transformers.generation import LogitsProcessor
 
 from .length_rules import rules_of
 from .length_units import RunningCount, UnitTable
-from .lengths import Target, as_target, is_integer, plural
+from .lengths import Target, as_target, is_integer, listed, plural
 from .thoughts import thoughts_of
 
 
@@ -88,7 +88,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         unit_table = unit_table if self.thoughts is None else self.thoughts.table
         self.table, self.constraint = unit_table, "max" if constraint == "max" else "exact"  # "min" has a window
         if not isinstance(length, Target):
-            rows = len(length) if isinstance(length, torch.Tensor | list) else 1
+            length = listed(length)
+            rows = len(length) if isinstance(length, list) or isinstance(length, torch.Tensor) and length.dim() else 1
             length = as_target(length, constraint, tolerance, rows, unit_table.weights.device)
         self.low, self.high = length.low, length.high  # (B,) each
         self.window = bool((self.low < self.high).any())

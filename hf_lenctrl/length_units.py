@@ -68,6 +68,7 @@ def count_units(text: str, unit: str | Unit) -> int:
             your own. `"token"` is invalid, because tokens are counted from ids, see `UnitTable.count`.
 
     Raises:
+        `TypeError`: if the text is not a `str`.
         `ValueError`: if the unit is unknown.
         `ImportError`: if the unit is `"width"` and the package `wcwidth` is missing.
 
@@ -80,6 +81,8 @@ def count_units(text: str, unit: str | Unit) -> int:
 
     ```
     """
+    if not isinstance(text, str):
+        raise TypeError(f"count_units takes one text, got {text!r} ({type(text).__name__}); call it for each text")
     check_unit("unit of a text", unit, LENGTH_UNITS[1:])
     return counter_of(unit)(text)
 

@@ -47,9 +47,28 @@ def check_name(option: str, name, known) -> None:
 def check_length(length) -> None:
     """Raise `TypeError` or `ValueError` unless `length` is an integer from 1 to `LONGEST` - 1."""
     if not is_integer(length):
-        raise TypeError(f"length must be an int of at least 1, got {length!r} ({type(length).__name__})")
+        is_column = isinstance(length, Sequence) and not isinstance(length, str | list | tuple)  # of `datasets`
+        hint = "; pass list(...)" if is_column else ""
+        raise TypeError(f"length must be an int of at least 1, got {length!r} ({type(length).__name__}){hint}")
     if not 1 <= length < LONGEST:
         raise ValueError(f"length must be {'at least 1' if length < 1 else f'under {LONGEST}'}, got {length}")
+
+
+def listed(length):
+    """Return an array of NumPy or pandas as a list or a number. Return anything else unchanged."""
+    return length if isinstance(length, torch.Tensor) or not hasattr(length, "tolist") else length.tolist()
+
+
+def check_range(length) -> None:
+    """
+    Raise `TypeError` or `ValueError` unless `length` is a tuple of two valid lengths, the lowest and the highest.
+    """
+    if not isinstance(length, tuple) or len(length) != 2:
+        raise ValueError(f"a range of lengths is a tuple (lowest, highest), got {length!r}; several are a list")
+    for end in length:
+        check_length(end)
+    if length[0] > length[1]:
+        raise ValueError(f"a range of lengths begins with the lowest, got {length}; pass {length[::-1]}")
 
 
 def check_constraint(constraint) -> None:
@@ -188,7 +207,7 @@ def as_length_tensor(
 ) -> torch.Tensor:
     """
     Check the requested length, and return it as a `torch.LongTensor` of shape `(batch_size,)`. `length` is either one
-    number for all rows, or a list or tensor with one number for each row.
+    number for all rows, or a list, a tensor or an array with one number for each row.
 
     If `synchronize` is not set, the values of a tensor on an accelerator are not checked, because reading them would
     stall a training step. Raise `TypeError` if a length is not an integer (a `bool`, a float, NaN, a string). Raise
@@ -198,15 +217,22 @@ def as_length_tensor(
     if isinstance(length, torch.Tensor):
         if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:
             raise TypeError(f"length must be an integer tensor, got dtype {length.dtype}; pass length.long()")
-    elif isinstance(length, list):
-        for item in length:
-            check_length(item)
-        length = torch.tensor([int(item) for item in length], dtype=torch.long)
     else:
-        check_length(length)
-        return torch.full((batch_size,), int(length), dtype=torch.long, device=device)
+        length = listed(length)
+        for item in length if isinstance(length, list) else [length]:
+            if isinstance(item, str | tuple):
+                rule = "only the pipeline takes a range or a name; pass an int, a list or a LongTensor"
+                raise TypeError(f"length must be an int of at least 1, got {item!r} ({type(item).__name__}): {rule}")
+            check_length(item)
+        if not isinstance(length, list):
+            return torch.full((batch_size,), int(length), dtype=torch.long, device=device)
+        length = torch.tensor([int(item) for item in length], dtype=torch.long)
+    if length.dim() == 0:
+        length = length.expand(batch_size)
     if (shape := tuple(length.shape)) != (batch_size,):
-        raise ValueError(f"length must be one for all or for each of the {batch_size} examples, got shape {shape}")
+        hint = f"; pass length={length.item()} for all" if length.numel() == 1 else ""
+        rule = f"length must be one for all or for each of the {batch_size} examples"
+        raise ValueError(f"{rule}, got shape {shape}{hint}")
     length = length.long()  # `LONGEST` does not fit in 8 bits
     # No graph of torch.compile or torch.export may depend on the values.
     if (synchronize or length.device.type == "cpu") and not torch.compiler.is_compiling():

@@ -57,6 +57,9 @@ def test_texts_and_chats_in_answers_out(folder):
     with pytest.raises(ValueError, match="a chat has no length of its own for length_ratio=0.5"):
         write(CHAT, length_ratio=0.5)
     assert write("a small editor", length_ratio=0.5, **EXACT)["length"] == 7
+    for message in ({"role": "user"}, {"role": "user", "content": None}):
+        with pytest.raises(ValueError, match="message 1 of a chat has no content, got {'role': 'user'"):
+            write([*CHAT, message], length=9)
     write.tokenizer.chat_template = None
     with pytest.raises(ValueError, match="has no chat template"):
         write(CHAT, length=9)

@@ -9,6 +9,7 @@ from test_causal import build_plain, make_tokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, fit, fit_async
 from hf_lenctrl.commands import fit as fit_command
+from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.inference.fit import Candidate, _Job, _Request, lost, similarity
 from hf_lenctrl.inference.ranking import endings
 
@@ -168,6 +169,19 @@ def test_an_end_is_as_likely_as_its_last_mark_beside_the_likeliest_entry(rewrite
     assert ending == pytest.approx(float(last[tokenizer.eos_token_id] - last.max()), abs=1e-4) and ending < 0
 
 
+def test_none_means_no_candidates():
+    assert [len(out.candidates) for out in fit([TEXT, TEXT], 20, candidates=[["x", "", " "], None])] == [2, 1]
+    assert len(fit(TEXT, 20, candidates=lambda *_: None).candidates) == 1
+
+
+@pytest.mark.parametrize("candidates", [[["x"], ["y", None]], [["x"], 5], lambda text, *_: text[0] == "O" or 5])
+def test_an_invalid_candidate_is_told_with_its_text(candidates):
+    message = r"the candidates of the text at position \d must be a text, a list of texts or None, got .*(None|5|True)"
+    with pytest.raises(TypeError, match=message) as caught:
+        fit(["Fits.", "One two three four five six."], 20, candidates=candidates)
+    assert "at position 1 must" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
@@ -175,6 +189,7 @@ def test_an_end_is_as_likely_as_its_last_mark_beside_the_likeliest_entry(rewrite
         ({"length": [4, 5]}, ValueError, "for each of the 1 texts"),
         ({"constraint": None}, ValueError, "pass constraint='max', 'exact' or 'min'"),
         ({"tolerance": 3}, ValueError, "window around an exact length"),
+        ({"candidates": 5, "texts": [TEXT] * 2}, ValueError, "a list of texts for each of the 2 texts, got"),
         ({"candidates": "Short."}, ValueError, "a list of texts for each"),
         ({"unit": "pixel"}, ValueError, "unit of a text"),
         ({"texts": [3]}, TypeError, "must be a text, got 3"),
@@ -219,6 +234,17 @@ def test_the_command_refuses_candidates_that_are_no_list(tmp_path):
     options = {"input_file": file, "output_file": tmp_path / "out.jsonl", "length": 20, "candidates_column": "others"}
     with pytest.raises(ValueError, match="row 2 of .*'others' must hold a list of texts, got 'b'"):
         fit_command.main(as_options(options))
+
+
+def test_the_command_reads_candidates_from_csv_and_an_empty_cell_means_none(tmp_path):
+    cells = ['"[""a, b"", ""c""]"', "", "null", "[]"]
+    (tmp_path / "rows.csv").write_text("source,others\n" + "".join(f"one two,{cell}\n" for cell in cells))
+    assert fit_command.candidates_of(Rows(str(tmp_path / "rows.csv")), "others") == [["a, b", "c"], [], [], []]
+    file = write_rows(tmp_path / "rows.jsonl", [{"others": None}, {"others": ["a"]}, {"source": "no others"}])
+    assert fit_command.candidates_of(Rows(str(file)), "others") == [[], ["a"], []]
+    (tmp_path / "rows.csv").write_text("source,others\none two,a b\n")
+    with pytest.raises(ValueError, match=r"row 1 of .* must hold a list of texts, as \[\"one\", \"two\"\], got 'a b'"):
+        fit_command.candidates_of(Rows(str(tmp_path / "rows.csv")), "others")
 
 
 @pytest.mark.parametrize(

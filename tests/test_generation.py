@@ -5,6 +5,7 @@ import functools
 import itertools
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from conftest import MARIAN, TARGETS, build_model
@@ -80,7 +81,7 @@ def expected(model, lengths, letters=(5, 9, 20)):
 )
 def test_each_row_has_the_length_asked_for(family, fields, num_beams):
     model = trained_speller(family, **fields)
-    for length in (1, 30, [3, 25, 11], torch.tensor([7, 2, 19], dtype=torch.int32)):
+    for length in (1, 30, [3, 25, 11], torch.tensor([7, 2, 19], dtype=torch.int32), np.array([4, 9, 2])):
         lengths = [length] * 3 if isinstance(length, int) else [int(n) for n in length]
         output = model.generate(**inputs_of(model), num_beams=num_beams, length=length)
         assert output.tolist() == expected(model, lengths)

@@ -102,6 +102,13 @@ def test_count_units_counts_a_text(text, characters, words, utf8):
     assert [count_units(text, unit) for unit in UNITS] == [characters, words, utf8]
 
 
+@pytest.mark.parametrize("text", [None, ["a", "b"]])
+@pytest.mark.parametrize("unit", ["character", "word", "sms"])
+def test_count_units_takes_one_text(text, unit):
+    with pytest.raises(TypeError, match="count_units takes one text, got .*; call it for each text"):
+        count_units(text, unit)
+
+
 def test_marian_tables_are_those_written_out(handmade_marian):
     for column, unit in enumerate(["character", "word"]):
         table = UnitTable.from_tokenizer(handmade_marian, unit)

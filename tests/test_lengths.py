@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -24,7 +25,12 @@ WRONG = {
     "none": (None, TypeError, r"got None \(NoneType\)"),
     "list with too many": ([5, 10**7], ValueError, "length must be under 10000000, got 10000000"),
     "tensor with too many": (torch.tensor([5, 10**7]), ValueError, r"for every example, got \[5, 10000000\]"),
-    "short list": ([5], ValueError, r"each of the 2 examples.*got shape \(1,\)"),
+    "short list": ([5], ValueError, r"each of the 2 examples.*got shape \(1,\); pass length=5 for all"),
+    "range": ((12, 30), TypeError, r"got \(12, 30\) \(tuple\): only the pipeline takes a range or a name"),
+    "ranges": ([(5, 6), (7, 8)], TypeError, "only the pipeline takes a range"),
+    "name": ("bluesky", TypeError, r"got 'bluesky' \(str\): only the pipeline takes a range or a name"),
+    "float array": (np.array([5.0, 6.0]), TypeError, r"got 5\.0 \(float\)"),
+    "column": (range(5, 7), TypeError, r"\(range\); pass list\(\.\.\.\)"),
     "list with zero": ([5, 0], ValueError, "at least 1.*got 0"),
     "list in list": ([[5], [6]], TypeError, r"got \[5\] \(list\)"),
     "float tensor": (torch.tensor([5.0, 6.0]), TypeError, r"integer tensor, got dtype torch\.float32"),
@@ -40,10 +46,20 @@ def test_a_wrong_length_is_told(length, error, message):
         as_length_tensor(length, 2, torch.device("cpu"))
 
 
-@pytest.mark.parametrize("length", [7, [1, 9_999_999], torch.tensor([7, 7], dtype=torch.uint8)])
-def test_every_form_of_a_length_is_one_for_each_row(length):
+FORMS = {
+    "list": ([1, 9_999_999], [1, 9_999_999]),
+    "int": (7, [7, 7]),
+    "tensor": (torch.tensor([7, 7], dtype=torch.uint8), [7, 7]),
+    "number": (torch.tensor(7), [7, 7]),
+    "numpy": (np.array([7, 8]), [7, 8]),
+    "pandas": (pandas.Series([7, 8], index=[3, 1]), [7, 8]),
+}
+
+
+@pytest.mark.parametrize("length, expected", FORMS.values(), ids=FORMS.keys())
+def test_every_form_of_a_length_is_one_for_each_row(length, expected):
     lengths = as_length_tensor(length, 2, torch.device("cpu"))
-    assert lengths.tolist() == ([7, 7] if isinstance(length, int) else list(length)) and lengths.dtype == torch.int64
+    assert lengths.tolist() == expected and lengths.dtype == torch.int64
 
 
 @pytest.mark.parametrize(

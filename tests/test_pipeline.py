@@ -1,5 +1,7 @@
 """The pipeline: text and a length in, text of that length out, from a checkpoint or a plain model."""
 
+import numpy as np
+import pandas
 import pytest
 import torch
 from conftest import SOURCES, controlled_marian
@@ -46,6 +48,10 @@ def test_each_row_is_what_the_model_writes_for_its_source_at_its_length(pipe, mo
         assert row["generated_text"] == tokenizer.decode(ids[0], skip_special_tokens=True)
         assert row["requested_length"] == length
     assert len({row["generated_text"][:5] for row in rows}) >= 3  # so that a mix-up would show
+    assert pipe(SOURCES, length=pandas.Series(lengths), length_constraint="exact", batch_size=2) == rows
+    several = pipe(SOURCES[0], length=np.array([5, 9]), length_constraint="exact")
+    assert several == pipe(SOURCES[0], length=[5, 9], length_constraint="exact")
+    assert pipe(SOURCES[0], length=torch.tensor([5]), length_constraint="exact") == several[0]
 
 
 def test_a_constraint_comes_from_the_call_from_the_configuration_or_from_none(tokenizer):

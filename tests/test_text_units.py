@@ -15,7 +15,8 @@ from hf_lenctrl import Unit, UnitTable, count_units, fit
 from hf_lenctrl.commands import fit as fit_command
 from hf_lenctrl.commands import generate
 from hf_lenctrl.engines.requests import Asked
-from hf_lenctrl.inference.presets import PRESETS
+from hf_lenctrl.inference.presets import PRESETS, limit_of
+from hf_lenctrl.inference.sources import LENGTH_SOURCES
 from hf_lenctrl.length_units import _CODES, LENGTH_UNITS, load_unit
 from hf_lenctrl.text_units import unit_of
 
@@ -310,6 +311,10 @@ def test_a_limit_has_a_name(shared_tokenizer):
     assert (asked.unit, asked.constraint, asked.high) == ("sms", "max", 160)
     with pytest.raises(ValueError, match="'sms' counts the unit sms, got length_unit='byte'"):
         write("a small editor", length="sms", length_unit="byte")
+    for call in (lambda: write("a small editor", length="blusky"), lambda: fit("a", "blusky")):
+        with pytest.raises(ValueError, match="no limit has the name 'blusky'; did you mean 'bluesky'"):
+            call()
+    assert [limit_of(name, None)[0] for name in LENGTH_SOURCES] == ["predict", "source", "reference"]
 
 
 MODULE = """

@@ -18,7 +18,7 @@ from ..configuration_lenctrl import LENGTH_ENCODING_NAMES
 from ..evaluation.metrics import ROUGE_UNITS
 from ..length_tokens import LENGTH_TOKEN_KINDS
 from ..length_units import LENGTH_UNITS, load_unit
-from ..lengths import LENGTH_CONSTRAINTS, check_length, check_tolerance, parse_tolerance
+from ..lengths import LENGTH_CONSTRAINTS, check_counts, check_length, check_tolerance, parse_tolerance
 from ..training.model_card import TASKS
 from .recipes import did_you_mean, find_recipe, model_name
 
@@ -44,7 +44,7 @@ def unit_name(value: str) -> str:
 
 def check_heads(d_model: int, attention_heads: int) -> None:
     """Raise `ValueError` if the attention heads of a new model cannot divide its width."""
-    if min(d_model, attention_heads) < 1 or d_model % attention_heads:
+    if d_model % attention_heads:
         raise ValueError(f"--d_model must be a multiple of --attention_heads {attention_heads}, got {d_model}")
 
 
@@ -100,6 +100,13 @@ class ModelArguments:
     def __post_init__(self):
         window = parse_tolerance(self.length_tolerance) if self.length_tolerance else None
         check_tolerance(window, self.length_constraint)
+        shape = {"decoder_layers": 1 if self.decoder_layers is None else self.decoder_layers}
+        shape |= {
+            name: getattr(self, name) for name in ("layers", "d_model", "attention_heads", "ffn_dim", "vocab_size")
+        }
+        check_counts(**shape)
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be a share of at least 0 and below 1, got {self.dropout}")
         # the keys are fields of a model's configuration
         self.constraint = {"length_constraint": self.length_constraint, "length_tolerance": window}
 

@@ -72,17 +72,17 @@ def parse(argv) -> argparse.Namespace:
     return args
 
 
-def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list[int]]) -> tuple[str, list[str]]:
+def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list]) -> tuple[str, list[str]]:
     """Return the name and the texts of the baseline, such as the cut sources. Both are empty if there is none."""
     unit = args.units[0]
     if args.baseline_column is not None:
         return f"`{args.baseline_column}`", rows.texts(args.baseline_column)
     if args.source_column not in rows.columns or unit == "token":
         return "", []
-    pairs = zip(rows.texts(args.source_column), requested[unit], strict=True)
-    return f"lead, `{args.source_column}` cut at the requested length", [
-        lead(source, length, unit) for source, length in pairs
-    ]
+    highest = [length[1] if isinstance(length, tuple) else length for length in requested[unit]]
+    end = "requested length" if highest == requested[unit] else "highest length of its range"
+    pairs = zip(rows.texts(args.source_column), highest, strict=True)
+    return f"lead, `{args.source_column}` cut at the {end}", [lead(source, length, unit) for source, length in pairs]
 
 
 def sources_in(args: argparse.Namespace, rows: Rows) -> list[str] | None:
@@ -99,8 +99,16 @@ def main(argv=None) -> None:
     rows = Rows(args.input_file)
     # the column `dropped` in the `test_outputs.jsonl` of a run marks rows that were not tested and have no text
     rows.keep(lambda row: row.get(args.output_column) is not None or not isinstance(row.get("dropped"), str))
+    without_length = 0
     if args.length is None:
-        requested = {unit: rows.lengths(name) for unit, name in zip(args.units, args.requested_column, strict=True)}
+        columns, count = args.requested_column, len(rows)
+        # a row that `lenctrl generate` wrote without a length holds null; a column that the file lacks is told below
+        asked = [name for name in columns if name in rows.columns]
+        rows.keep(
+            lambda row: all(row.get(name) not in (None, "") for name in asked), "a requested length; pass --length 40"
+        )
+        without_length = count - len(rows)
+        requested = {unit: rows.lengths(name, True) for unit, name in zip(args.units, columns, strict=True)}
     else:
         requested = {unit: [length] * len(rows) for unit, length in zip(args.units, args.length, strict=True)}
     texts, sources, tokenizer = rows.texts(args.output_column), sources_in(args, rows), None
@@ -119,6 +127,7 @@ def main(argv=None) -> None:
         **window_in(args),
     )
     report.rows = {"read": rows.read, "left_out": rows.read - len(rows)}
+    report.rows |= {"without_length": without_length} if without_length else {}
     if args.reference_column is not None:
         references = rows.texts(args.reference_column)
         how: dict[str, Any] = {"max_bytes": args.rouge_max_bytes, "unit": args.rouge_unit}

@@ -11,8 +11,10 @@ log-probability) and `fault` (what is wrong). To resume an interrupted command, 
 
 import argparse
 import hashlib
+import json
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +67,23 @@ def make_parser() -> CommandParser:
 
 
 def candidates_of(rows: Rows, column: str | None) -> list[list[str]]:
-    """Return the candidates of each row. Raise `ValueError` if `column` does not hold a list of texts in each row."""
+    """
+    Return the candidates of each row. An empty cell or null means none. A cell of csv holds the list as JSON. Raise
+    `ValueError` if `column` holds something else than a list of texts.
+    """
     if column is None:
         return [[] for _ in rows.values]
-    lists = rows.column(column)
-    for i, value in zip(rows.numbers, lists, strict=True):
-        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-            raise ValueError(f"row {i} of {rows.path}: {column!r} must hold a list of texts, got {value!r}")
+    lists = []
+    for i, value in zip(rows.numbers, rows.column(column), strict=True):
+        own = value
+        if isinstance(value, str) and rows.kind == "csv":
+            with suppress(ValueError):
+                own = json.loads(value)
+        own = [] if own in (None, "") else own
+        if not isinstance(own, list) or not all(isinstance(text, str) for text in own):
+            rule = "a list of texts" + (', as ["one", "two"]' if rows.kind == "csv" else "")
+            raise ValueError(f"row {i} of {rows.path}: {column!r} must hold {rule}, got {value!r}")
+        lists.append(own)
     return lists
 
 

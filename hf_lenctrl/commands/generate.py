@@ -212,11 +212,13 @@ def generate(
     ]
 
 
-def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, state) -> Any:
+def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, state) -> dict[str, Any]:
     """
     Generate the outputs that the file does not hold yet, block by block. Each process generates a part of a block.
-    Return the model's configuration.
+    Return the model's defaults for the length options.
     """
+    from ..generation import defaults_for
+
     # a block is short, so that a killed command loses little, and long enough to batch similar lengths
     block, count = 16 * (args.batch_size or 32) * state.num_processes, args.num_return_sequences
     done = len(file.lines) // count
@@ -245,7 +247,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
             file.append(line for _, line in lines)
         bar.update(len(rows))
     bar.close()
-    return getattr(model, "config", args)
+    return defaults_for(model)
 
 
 def low_file(args: argparse.Namespace, file: OutputFile) -> Path:
@@ -266,8 +268,8 @@ def write_low(requests: list[Request], file: OutputFile, args: argparse.Namespac
     print(f"{len(low)} of {len(file.lines)} texts have a score under {args.min_score}: {path}", file=sys.stderr)
 
 
-def print_figures(requests: list[Request], lines: list[str], args: argparse.Namespace, config: Any) -> None:
-    """Print how well the outputs keep their requested lengths. `config` may hold the default window of lengths."""
+def print_figures(requests: list[Request], lines: list[str], args: argparse.Namespace, defaults: dict) -> None:
+    """Print how well the outputs keep their requested lengths. `defaults` may hold the default window of lengths."""
     names, rows = requests[0].names, [json.loads(line) for line in lines]
     count = len(lines) // len(requests)
     requested: list[Any] = [requests[i // count].length or row[names["requested"]] for i, row in enumerate(rows)]
@@ -277,8 +279,10 @@ def print_figures(requests: list[Request], lines: list[str], args: argparse.Name
         inside = [low <= n <= high for n, (low, high) in zip(produced, requested, strict=True)]
         figures["within"] = sum(inside) / len(inside)
     elif requested[0] is not None:
-        named = args.length_constraint is not None or args.length_tolerance is not None
-        window = window_in(args if named else config)
+        given = (args.length_constraint, args.length_tolerance, args.second_limit)
+        # a named limit and a second limit are maxima, so the default window does not hold
+        named = args.way in PRESETS or any(option is not None for option in given)
+        window = window_in(args if named else argparse.Namespace(**defaults))
         figures = hf_lenctrl.length_metrics(produced, requested, **window)
     if figures:
         print(", ".join(f"{name} {value:.3f}" for name, value in figures.items()), file=sys.stderr)
@@ -311,8 +315,8 @@ def main(argv=None) -> None:
         if len(file.lines) == len(requests) * args.num_return_sequences:
             print(f"{args.output_file} is complete", file=sys.stderr)
         else:
-            config = write(requests, args, file, state)
+            defaults = write(requests, args, file, state)
             if state.is_main_process:
-                print_figures(requests, file.lines, args, config)
+                print_figures(requests, file.lines, args, defaults)
         if scored and state.is_main_process:
             write_low(requests, file, args)

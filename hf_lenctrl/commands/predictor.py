@@ -25,6 +25,7 @@ from ..conversion import tokenizer_of
 from ..evaluation.metrics import predictor_figures
 from ..length_predictor import LengthPredictor, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
+from ..lengths import check_counts, plural
 from ..training.upload import HubTrainer
 from .arguments import SplitArguments, check_heads, option, parse_arguments
 from .data import load_splits
@@ -59,6 +60,7 @@ class PredictorArguments:
         if len(given) != (len(shape) if self.encoder_name_or_path is None else 0):
             got = f"got --encoder_name_or_path {self.encoder_name_or_path} with {', '.join(given) or 'no shape'}"
             raise ValueError(f"give --encoder_name_or_path, or all of --{', --'.join(shape)} for a new encoder; {got}")
+        check_counts(**{name: value for name, value in shape.items() if value is not None})
         if self.d_model is not None and self.attention_heads is not None:
             check_heads(self.d_model, self.attention_heads)
         if self.target_tokenizer is None and self.length_unit == "token":
@@ -68,7 +70,7 @@ class PredictorArguments:
             )
         if self.target_tokenizer is not None and self.length_unit != "token":
             raise ValueError(
-                f"--target_tokenizer has no use for {self.length_unit}s, which need no tokenizer; leave it out"
+                f"--target_tokenizer has no use for {plural(self.length_unit)}, which need no tokenizer; leave it out"
             )
 
 

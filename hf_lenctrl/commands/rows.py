@@ -72,14 +72,14 @@ class Rows:
         self.columns: list[str] = list(dict.fromkeys(chain.from_iterable(self.values)))
         self.numbers, self.read = list(range(1, len(self.values) + 1)), len(self.values)
 
-    def keep(self, chosen: Callable[[dict], bool]) -> None:
+    def keep(self, chosen: Callable[[dict], bool], has: str = "a text") -> None:
         """
         Keep the rows for which `chosen` returns true, with their row numbers. The attribute `read` remains the number
-        of all rows in the file.
+        of all rows in the file. Raise `ValueError` if no row is left; `has` says what the rows that are kept have.
         """
         pairs = [(n, row) for n, row in zip(self.numbers, self.values, strict=True) if chosen(row)]
         if not pairs:
-            raise ValueError(f"no row of {self.path} is left: none of its {self.read} rows has a text")
+            raise ValueError(f"no row of {self.path} is left: none of its {self.read} rows has {has}")
         self.numbers, self.values = map(list, zip(*pairs, strict=True))
 
     def __len__(self):
@@ -103,8 +103,8 @@ class Rows:
 
     def lengths(self, name: str, ranges: bool = False) -> list:
         """
-        Return a column of lengths, written as `40`, `40.0` or `"40"`; with `ranges` also ranges, written as `[30, 42]`
-        or `"30-42"`. Raise `ValueError` if a value is something else.
+        Return a column of lengths, written as `40`, `40.0` or `"40"`; with `ranges` also ranges, as `[30, 42]`,
+        `"[30, 42]"` or `"30-42"`. Raise `ValueError` if a value is something else.
         """
         lengths: list = []
         for i, value in zip(self.numbers, self.column(name), strict=True):
@@ -113,7 +113,8 @@ class Rows:
                 if not ranges and isinstance(lengths[-1], tuple):
                     raise ValueError
             except (TypeError, ValueError, OverflowError):
-                rule = f"an integer of at least 1{', or a range of them' if ranges else ''}"
+                form = ", as 30-42" if self.kind == "csv" else ""
+                rule = f"an integer of at least 1{f', or a range of them{form}' if ranges else ''}"
                 raise ValueError(f"row {i} of {self.path}: {name!r} must hold {rule}, got {value!r}") from None
         return lengths
 

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Template
 
 from ..length_units import check_texts, count_texts
-from ..lengths import check_length, plural
+from ..lengths import check_length, check_range, plural
 from .metrics import distinct_share, length_metrics
 
 
@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 FILES = ("report.json", "report.md", "report.png")
 TEMPLATE = Path(__file__).with_name("report.md")
+_Length = int | tuple[int, int]
 _MAX_BUCKETS, _MAX_BARS = 8, 50
 _UNDER, _EXACT, _OVER = "#0072B2", "#009E73", "#D55E00"  # colours of Okabe & Ito, distinct with any colour vision
 
@@ -34,16 +35,17 @@ class LengthReport:
     Fields:
         units (`dict[str, dict]`): For each unit, a dictionary with the metrics `n` (number of texts), `variance`,
             `mae`, `exact`, `over`, `within_10_percent` and `distinct` (see `distinct_share`). If there is a window,
-            also `within`. Shares are 0 to 1. `buckets` lists ranges of requested lengths, each with `low` and `high`
-            (both included) and the same metrics. `worst` lists the texts with the largest differences, each with
-            `index` (from 0), `requested`, `produced` and `text`.
+            also `within`; for ranges, `within` in place of `exact`. Shares are 0 to 1. `buckets` lists ranges of
+            requested lengths, each with `low` and `high` (both included) and the same metrics. `worst` lists the texts
+            with the largest differences, each with `index` (from 0), `requested`, `produced` and `text`.
         lengths (`dict[str, tuple[list[int], list[int]]]`): For each unit, the produced lengths and the requested
             lengths.
         rouge (`dict`, *optional*): Result of `rouge_metrics`, and its `settings`. The report shows both.
         baseline (`dict`, *optional*): Result of `rouge_metrics` for a baseline, and the `name` of the baseline.
         text (`dict`, *optional*): Result of `text_quality`.
         sources (`int`, *optional*): Number of different sources, if the sources are known.
-        rows (`dict`, *optional*): Two numbers of rows of a file: `read`, and `left_out` of the report.
+        rows (`dict`, *optional*): Numbers of rows of a file: `read`, and `left_out` of the report; if some of these
+            have no requested length, also `without_length`.
     """
 
     units: dict[str, dict[str, Any]]
@@ -97,9 +99,12 @@ class LengthReport:
                 produced, requested = self.lengths[unit]
                 _plot_lengths(left, produced, requested, unit)
                 _plot_differences(right, produced, requested, unit)
-                exact, *_, over, within = _shares(figures)
+                *_, over, within = _shares(figures)
+                kept = "exact" if "exact" in figures else "within"
                 left.set_title(f"{figures['n']:,} outputs, {within} within ±10 %")
-                right.set_title(f"exact {exact}, over {over}, MAE {figures['mae']:.2f} {plural(unit)}")
+                right.set_title(
+                    f"{kept} {100 * figures[kept]:.1f} %, over {over}, MAE {figures['mae']:.2f} {plural(unit)}"
+                )
                 for axes in (left, right):
                     axes.legend(frameon=False)
                     axes.grid(color="0.9", linewidth=0.8)
@@ -111,7 +116,7 @@ class LengthReport:
 
 def length_report(
     predictions: Sequence[str],
-    requested: Sequence[int] | Mapping[str, Sequence[int]],
+    requested: Sequence[_Length] | Mapping[str, Sequence[_Length]],
     *,
     units: Sequence[str] = ("character",),
     sources: Sequence[Hashable] | None = None,
@@ -125,8 +130,9 @@ def length_report(
 
     Args:
         predictions (`Sequence[str]`): Texts, without special tokens.
-        requested (`Sequence[int]` or `Mapping[str, Sequence[int]]`): One length for each text. For several units, a
-            dictionary with such a list for each unit, `{"character": [...], "word": [...]}`.
+        requested (`Sequence` or `Mapping[str, Sequence]`): One length or range `(lowest, highest)` for each text. For
+            several units, a dictionary with such a list for each unit, `{"character": [...], "word": [...]}`. The
+            requested length of a range is the length in it that is nearest to the text's.
         units (`Sequence[str]`): `"token"` and other units with a name, see `count_units`.
         sources (`Sequence`, *optional*): The source of each text, for `distinct` (see `distinct_share`).
         tokenizer (`PreTrainedTokenizerBase`, *optional*): Needed if the units include `"token"`. It encodes each text
@@ -161,18 +167,23 @@ def length_report(
         if len(units) > 1:
             raise ValueError(f"requested must hold lengths for each unit, {{'{units[0]}': [...], ...}}, got one list")
         requested = {units[0]: requested}
+    ranged = any(isinstance(length, tuple) for unit in units for length in requested[unit])
+    if ranged and window.get("tolerance") is not None:
+        raise ValueError(f"a range has no other window, got tolerance={window['tolerance']!r}; leave it out")
     texts = list(predictions)
     check_texts(texts, "prediction")
     report = LengthReport({}, {}, sources=None if sources is None else len({*sources}))
     for unit in units:
-        lengths = list(requested[unit])
+        lengths: list[Any] = list(requested[unit])
         for length in lengths:
-            check_length(length)
+            (check_range if isinstance(length, tuple) else check_length)(length)
         produced = count_texts(tokenizer, texts, unit, target=True)
+        if ranged and len(lengths) == len(produced):
+            lengths = [_nearest(length, n) for length, n in zip(lengths, produced, strict=True)]
         report.lengths[unit] = (produced, lengths)
         report.units[unit] = {
-            **_figures(texts, sources, produced, lengths, **window),
-            "buckets": _buckets(texts, sources, produced, lengths, bucket_width, **window),
+            **_figures(texts, sources, produced, lengths, ranged, **window),
+            "buckets": _buckets(texts, sources, produced, lengths, bucket_width, ranged, **window),
             "worst": [
                 {"index": i, "requested": lengths[i], "produced": produced[i], "text": texts[i]}
                 for i in sorted(range(len(texts)), key=lambda i: -abs(produced[i] - lengths[i]))[:worst]
@@ -182,8 +193,15 @@ def length_report(
     return report
 
 
-def _figures(texts, sources, produced: list[int], requested: list[int], **window) -> dict[str, Any]:
+def _nearest(length: _Length, produced: int) -> int:
+    """Return the length in a range that is nearest to a produced length; return a length that is no range as it is."""
+    return min(max(produced, length[0]), length[1]) if isinstance(length, tuple) else length
+
+
+def _figures(texts, sources, produced: list[int], requested: list[int], ranged: bool, **window) -> dict[str, Any]:
     figures, n = length_metrics(produced, requested, **window), len(produced)
+    if ranged:  # the nearest length is met by every length in the range
+        figures["within"] = figures.pop("exact")
     within = sum(10 * abs(p - r) <= r for p, r in zip(produced, requested, strict=True))  # integers make this exact
     return {"n": n, **figures, "within_10_percent": within / n, "distinct": distinct_share(texts, sources)}
 
@@ -195,7 +213,7 @@ def _round_width(groups: Callable[[int], int], most: int) -> int:
 
 
 def _buckets(
-    texts, sources, produced: list[int], requested: list[int], width: int | None, **window
+    texts, sources, produced: list[int], requested: list[int], width: int | None, ranged: bool, **window
 ) -> list[dict[str, Any]]:
     width = width or _round_width(lambda width: len({length // width for length in requested}), _MAX_BUCKETS)
     members: dict[int, list[int]] = {}
@@ -208,6 +226,7 @@ def _buckets(
             None if sources is None else [sources[i] for i in indices],
             [produced[i] for i in indices],
             [requested[i] for i in indices],
+            ranged,
             **{k: [own[i] for i in indices] if isinstance(own, list) else own for k, own in window.items()},
         )
         for low, indices in sorted(members.items())
@@ -215,8 +234,8 @@ def _buckets(
 
 
 def _shares(figures: dict[str, Any]) -> list[str]:
-    names = ("exact", "distinct", *(["within"] if "within" in figures else []), "over", "within_10_percent")
-    return [f"{100 * figures[name]:.1f} %" for name in names]
+    names = ("exact", "distinct", "within", "over", "within_10_percent")
+    return [f"{100 * figures[name]:.1f} %" for name in names if name in figures]
 
 
 def _cells(figures: dict[str, Any]) -> str:

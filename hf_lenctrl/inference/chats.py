@@ -23,7 +23,7 @@ def as_prompt(source, tokenizer) -> Any:
     """
     Convert a text or a chat to a `Prompt`; return anything else unchanged. A chat is a list of messages
     `{"role": "user", "content": "..."}`. The tokenizer's template renders the chat up to the start of the answer.
-    Raise `ValueError` if `source` is a chat but the tokenizer has no template.
+    Raise `ValueError` if `source` is a chat but the tokenizer has no template, or if a message has no content.
     """
     if isinstance(source, str):
         return Prompt(source)
@@ -31,6 +31,11 @@ def as_prompt(source, tokenizer) -> Any:
         return source
     if getattr(tokenizer, "chat_template", None) is None:
         raise ValueError(f"the tokenizer ({type(tokenizer).__name__}) has no chat template; set one, or pass texts")
+    for i, message in enumerate(source):  # a message of the assistant may have only calls of tools
+        if message.get("content") is None and not message.get("tool_calls"):
+            raise ValueError(
+                f"message {i} of a chat has no content, got {message!r}; pass {{'role': 'user', 'content': '...'}}"
+            )
     text = tokenizer.apply_chat_template(list(source), tokenize=False, add_generation_prompt=True)
     return Prompt(text, is_chat=True)
 

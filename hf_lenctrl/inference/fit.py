@@ -136,8 +136,9 @@ def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 
         tolerance (`int`, `float` or `tuple`, *optional*): With `"exact"`, a window around the length, like
             `length_tolerance` of `generate`.
         candidates (`list` or function, *optional*): Other texts of the same meaning: a list for a single text, a list
-            of lists for several texts. Or a function `(text, length, tried) -> str or list of str` that asks your own
-            model again; `tried` holds the candidates that did not fit or had a fault.
+            of lists for several texts, with `None` for a text without candidates. Or a function
+            `(text, length, tried) -> str, list of str or None` that asks your own model again; `tried` holds the
+            candidates that did not fit or had a fault.
         attempts (`int`, *optional*, defaults to 3): Maximum number of calls of the function for each text.
         model (`str` or pipeline, *optional*): Path or Hub name of a model that rewords texts, or a pipeline of the
             task `"length-controlled-generation"`. Any instruct model works with the constraint; a length-controlled
@@ -221,7 +222,7 @@ class _Job:
         self.constraint, self.tolerance = constraint, tolerance
         self.instruction, self.num_beams = instruction, num_beams
         own = getattr(getattr(getattr(self.pipe, "model", None), "config", None), "length_unit", None)
-        length, unit = limit_of(length, unit)
+        length, unit = limit_of(length.tolist() if hasattr(length, "tolist") else length, unit)
         self.unit = as_unit(unit or own or "character")
         lengths = list(length) if isinstance(length, list | tuple) else [length] * len(sources)
         if len(lengths) != len(sources):
@@ -235,7 +236,8 @@ class _Job:
             self.add(request, [request.source], "source")
         self.function: Callable[[str, int, list[str]], Any] | None = candidates if callable(candidates) else None
         if candidates is not None and self.function is None:
-            lists: list[Sequence[str]] = [candidates] if self.single else list(candidates)
+            is_one = self.single or not isinstance(candidates, Iterable)
+            lists: list = [candidates] if is_one else list(candidates)
             if len(lists) != len(sources) or any(isinstance(texts, str) for texts in lists):
                 raise ValueError(
                     f"candidates must be a list of texts for each of the {len(sources)} texts, got {lists}"
@@ -246,12 +248,19 @@ class _Job:
     def add(self, request: _Request, texts, origin: Any = "candidate") -> None:
         """
         Add new texts to the candidates of a request, each with its length and its lost and added names and numbers.
+        Raise `TypeError` or `ValueError` if `texts` is not a text, a list of texts or `None`.
         """
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        check_sources(texts)
+        own = [texts] if isinstance(texts, str) else [] if texts is None else texts
+        own = list(own) if isinstance(own, Iterable) else [own]
+        try:
+            check_sources(own)
+        except (TypeError, ValueError) as error:
+            place = next(i for i, one in enumerate(self.requests) if one is request)
+            rule = f"the candidates of the text at position {place} must be a text, a list of texts or None"
+            raise type(error)(f"{rule}, got {texts!r}: {error}") from error
         known = {candidate.text for candidate in request.considered}
-        for text, count in zip(texts, self._count(texts), strict=True):
-            if text not in known:
+        for text, count in zip(own, self._count(own), strict=True):
+            if text not in known and (text.strip() or origin == "source"):  # an empty text would fit every limit
                 changed = lost(request.source, text), lost(text, request.source)
                 request.considered.append(Candidate(text, count, origin, *changed))
                 known.add(text)

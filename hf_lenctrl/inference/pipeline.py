@@ -43,10 +43,10 @@ class LengthControlledGenerationPipeline(Pipeline):
         inputs (`str` or `list[str]`): Sources. For a causal model, prompts or chats. A chat is a list of messages,
             which the tokenizer's template renders.
         length (`int`, `tuple`, `list` or `str`, *optional*): Requested length in units: an `int` for all texts, or a
-            list with an item for each text. A list for a single text, or a list of lists, gives one output for each
-            length. A tuple `(lowest, highest)` is a range: the output may have any length in the range. For a range
-            without `choose`, the output is the candidate with the highest mean log-probability per token, given its
-            own length. `"predict"` uses a length predictor (Oka et al. 2020), `"source"` the length of the source
+            list or array with an item for each text. A list for a single text, or a list of lists, gives one output
+            for each length. A tuple `(lowest, highest)` is a range: the output may have any length in the range. For a
+            range without `choose`, the output is the candidate with the highest mean log-probability per token, given
+            its own length. `"predict"` uses a length predictor (Oka et al. 2020), `"source"` the length of the source
             (Lakew et al. 2019), and `"reference"` the length of `references`, the best case. A name in
             `inference.presets.PRESETS`, such as `"bluesky"`, means this limit in its unit. Defaults to the model's
             length; `None` switches this default off. A dictionary of two units, `{"character": 30, "word": 6}`, has a

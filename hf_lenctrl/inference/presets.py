@@ -1,5 +1,6 @@
 """Named length limits of services, programs and style guides."""
 
+from difflib import get_close_matches
 from typing import Any
 
 
@@ -19,8 +20,8 @@ PRESETS: dict[str, tuple[str, int]] = {
 
 def limit_of(length: Any, unit: Any) -> tuple[Any, Any]:
     """
-    Return a length and its unit. If `length` is a name in `PRESETS`, return its limit and unit; raise `ValueError` if
-    `unit` is another unit.
+    Return a length and its unit. If `length` is a name in `PRESETS`, return its limit and unit. Raise `ValueError` if
+    `unit` is another unit, or if the name of a limit is misspelt.
 
     Example:
 
@@ -31,7 +32,11 @@ def limit_of(length: Any, unit: Any) -> tuple[Any, Any]:
 
     ```
     """
-    if not isinstance(length, str) or length not in PRESETS:
+    if not isinstance(length, str):
+        return length, unit
+    if length not in PRESETS:
+        if near := get_close_matches(length, PRESETS, n=1):
+            raise ValueError(f"no limit has the name {length!r}; did you mean {near[0]!r}?")
         return length, unit
     own, most = PRESETS[length]
     if unit not in (None, own):

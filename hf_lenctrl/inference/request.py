@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import torch
 from transformers import GenerationConfig, PreTrainedConfig
 
 from ..generation import FROM_CONFIG, defaults_for
@@ -167,6 +168,8 @@ class Call:
         self.unit = as_unit(self.length_unit or self.able.unit or first or "token")
         if isinstance(self.length, Mapping):
             self.length, self.other = units_apart(self.length, self.unit)
+        if not isinstance(self.length, torch.Tensor):  # a tensor has a length for each text, never several of one text
+            self.length = getattr(self.length, "tolist", lambda: self.length)()  # an array of NumPy or pandas
         self.ranged = is_ranged(self.length) or isinstance(self.length_ratio, tuple)
         if self.other is not None and self.finish is not None:
             raise ValueError(f"finish={self.finish!r} needs one limit, got two; pass a length in one unit")
@@ -378,6 +381,7 @@ def requests_of(
 
 def _limits_of(unit: str, limit, count: int) -> list:
     """Return the limit of each of `count` sources in the second unit `unit`."""
+    limit = limit.tolist() if hasattr(limit, "tolist") else limit
     limits = limit if isinstance(limit, list) else [limit] * count
     for item in limits:
         check_length(item)

@@ -1,5 +1,6 @@
 """Get requested lengths from a number, a range, a list, a ratio, `"predict"`, `"source"` or `"reference"`."""
 
+import json
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -9,7 +10,8 @@ from typing import Any
 import torch
 
 from ..length_units import Unit, check_texts, count_texts
-from ..lengths import check_length, plural, share_of
+from ..lengths import check_length, check_range, plural, share_of
+from .presets import PRESETS
 
 
 logger = logging.getLogger(__name__)
@@ -22,23 +24,12 @@ def is_ranged(lengths) -> bool:
     return isinstance(lengths, tuple) or (isinstance(lengths, list) and any(map(is_ranged, lengths)))
 
 
-def check_range(length) -> None:
-    """
-    Raise `TypeError` or `ValueError` unless `length` is a tuple of two valid lengths, the lowest and the highest.
-    """
-    if not isinstance(length, tuple) or len(length) != 2:
-        raise ValueError(f"a range of lengths is a tuple (lowest, highest), got {length!r}; several are a list")
-    for end in length:
-        check_length(end)
-    if length[0] > length[1]:
-        raise ValueError(f"a range of lengths begins with the lowest, got {length}; pass {length[::-1]}")
-
-
 def length_or_range(value) -> int | tuple[int, int]:
     """
-    Parse a length or a range from a value of a data set column: `40`, `40.0`, `"40"`, `[30, 42]` or `"30-42"`. Raise
-    `TypeError`, `ValueError` or `OverflowError` if the value is neither.
+    Parse a length or a range from a value of a data set column: `40`, `40.0`, `"40"`, `[30, 42]`, `"[30, 42]"` or
+    `"30-42"`. Raise `TypeError`, `ValueError` or `OverflowError` if the value is neither.
     """
+    value = json.loads(value) if isinstance(value, str) and value.startswith("[") else value
     ends = value.split("-") if isinstance(value, str) and value.count("-") == 1 and value[0] != "-" else value
     if isinstance(ends, list):
         low, high = map(length_or_range, ends)
@@ -144,7 +135,8 @@ def requested_lengths(
             return predict(texts)
         counted = {"source": texts, "reference": references}
         if length not in counted:
-            raise ValueError(f"length must be an int, a list, 'predict', 'source' or 'reference', got {length!r}")
+            names = f"a limit of {', '.join(PRESETS)}, or 'predict', 'source' or 'reference'"
+            raise ValueError(f"length must be an int, a list, {names}, got {length!r}")
         known: Any = counted[length]
         many = len(known) if isinstance(known, list | tuple) else repr(known)
         if many != len(texts):

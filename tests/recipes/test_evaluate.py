@@ -37,6 +37,30 @@ def test_outputs_of_the_generation_recipe_need_no_options(tmp_path, capsys):
     assert not list(tmp_path.rglob("report.*"))
 
 
+def test_outputs_of_a_range_or_without_a_length_are_reported_too(tmp_path, capsys):
+    texts = {"abcde": [3, 6], "ab": [3, 6], "abcdefgh": [3, 6], "abc": None}
+    rows = [{"output": text, "requested": asked, "source": "abcdefg", "gold": "abc"} for text, asked in texts.items()]
+    path = write(tmp_path / "out.jsonl", rows)
+    recipe.main(["--input_file", path, "--reference_column", "gold", "--output_dir", str(tmp_path / "report")])
+    out = capsys.readouterr().out
+    header, figures = table_rows(out)[:2]
+    # the texts differ by 0, -1 from 3, and 2 from 6
+    assert figures == ["character", "3", "1.00", "1.67", "100.0 %", "33.3 %", "33.3 %", "33.3 %"]
+    assert header[4:7] == ["distinct", "within the range", "over"]
+    assert "\n1 of 4 rows left out: 1 without a requested length.\n" in out
+    assert "(lead, `source` cut at the highest length of its range)" in out
+    write(tmp_path / "out.jsonl", [rows[3]])
+    with pytest.raises(ValueError, match="none of its 1 rows has a requested length; pass --length 40"):
+        recipe.main(["--input_file", path])
+    write(tmp_path / "out.jsonl", [rows[3], {"output": None, "dropped": "empty"}, rows[0]])
+    recipe.main(["--input_file", path])
+    assert "2 of 3 rows left out: they have no text, and say in `dropped` why, and 1 without a requested" in (
+        capsys.readouterr().out
+    )
+    with pytest.raises(ValueError, match="a range has no other window, got tolerance=4; leave it out"):
+        recipe.main(["--input_file", path, "--length_tolerance", "4"])
+
+
 def test_a_csv_of_another_system_is_measured_against_one_length(tmp_path, capsys):
     with open(tmp_path / "theirs.csv", "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([["summary"], ["the cat sat"], ["NA"]])

@@ -3,12 +3,14 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import pytest
 from conftest import SOURCES, TARGETS, build_model
 from pipeline_calls import spy
 from recipe_runs import save, save_stock, write_rows, write_texts
+from transformers import GenerationConfig
 
 import hf_lenctrl
 from hf_lenctrl.commands import generate
@@ -93,7 +95,9 @@ def stub(monkeypatch):
             for k in range(num_return_sequences)
         ]
 
-    monkeypatch.setattr(generate, "load", lambda *_: (None, None))
+    config, own = SimpleNamespace(length_constraint="max"), {"length_constraint": "exact", "length_tolerance": [2, 2]}
+    model = SimpleNamespace(config=config, generation_config=GenerationConfig(**own))
+    monkeypatch.setattr(generate, "load", lambda *_: (model, None))
     monkeypatch.setattr(generate, "generate", write)
 
 
@@ -101,6 +105,23 @@ def generated(file: Path, *options) -> str:
     """The recipe's output file as it stands."""
     write_texts(Path("stub"), file, *options)
     return file.with_name("out.jsonl").read_bytes().decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "within"),
+    [
+        (("--length", 5), "within 0.500"),  # of 5 and 2 characters, the default window has 3 to 7
+        (("--length", "4-6"), "within 0.500"),
+        (("--length", 5, "--length_constraint", "exact", "--length_tolerance", 3), "within 1.000"),
+        (("--length", 5, "--length_constraint", "max"), None),
+        (("--length", "bluesky"), None),
+        (("--length", 5, "--second_limit", "word=3"), None),
+    ],
+)
+def test_the_summary_has_the_window_that_holds(stub, tmp_path, capsys, options, within):
+    write_texts(Path("stub"), write_rows(tmp_path / "in.jsonl", [{"source": "abcde"}, {"source": "ab"}]), *options)
+    (summary,) = [line for line in capsys.readouterr().err.splitlines() if re.match("(variance|within)", line)]
+    assert summary.endswith(within) if within else "within" not in summary
 
 
 @pytest.mark.parametrize("options", [(), ("--num_return_sequences", 2)], ids=["one", "n-best"])
@@ -202,6 +223,17 @@ def test_cells_of_csv_pass_through_as_text(stub, tmp_path):
         {"id": "12345678901234567890123", "source": "NA", "n": "40", "requested": 40, "code": "007", "missing": ""},
         {"id": "1.10", "source": 'two\nlines, "so"', "n": "30.0", "requested": 30, "code": "+1e3", "missing": "NaN"},
     ]
+
+
+def test_a_column_of_csv_holds_ranges_in_both_forms(stub, tmp_path):
+    file = tmp_path / "in.csv"
+    file.write_text('source,n\nab,10-12\nab,"[30, 42]"\n')
+    rows = write_texts(Path("stub"), file, "--length_column", "n")
+    assert [row["requested"] for row in rows] == [[10, 12], [30, 42]]
+    for cell in ("10 to 12", '"[30, 42"', "[30]"):
+        file.write_text(f"source,n\nab,{cell}\n")
+        with pytest.raises(ValueError, match="an integer of at least 1, or a range of them, as 30-42, got"):
+            write_texts(Path("stub"), file, "--length_column", "n", "--overwrite")
 
 
 def test_parquet_keeps_its_types(stub, tmp_path):

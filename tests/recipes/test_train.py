@@ -176,6 +176,8 @@ KEPT = "keeps its shape and its method.*leave out "
 REFUSED = [
     ({"test_lengths": [0]}, "at least 1, got 0"),
     ({"family": "bart", "target_vocabulary": "character"}, "target_vocabulary"),
+    ({"layers": 0}, "layers must be an integer of at least 1, got 0"),
+    ({"dropout": 2}, "dropout must be a share of at least 0 and below 1, got 2"),
     ({"attention_heads": 3}, "--d_model must be a multiple of --attention_heads 3, got 32"),
     ({"activation_function": "rleu"}, r"must be one of transformers, got rleu \(did you mean relu"),
     ({"length_bins": 5}, "length_bins has no effect without --length_tokens bins; leave it out"),
