@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers.generation import LogitsProcessor
 
-from .length_rules import rules_of
+from .length_rules import best_of_spent, end_spent, rules_of
 from .length_units import RunningCount, UnitTable
 from .lengths import Target, as_target, is_integer, listed, plural
 from .thoughts import thoughts_of
@@ -153,7 +153,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         3. At the start, restore the scores of entries that add no units.
         4. Mask entries, but not EOS, after which the text cannot end within the positions that are left.
         5. For an exact length, mask entries that add too few units for the positions that are left.
-        6. In rows without an allowed entry, use `_fallback_scores`, with the scores of step 1.
+        6. Where no units remain and the best entry is masked, allow only EOS, see `end_spent`.
+        7. In rows without an allowed entry, use `_fallback_scores`, with the scores of step 1.
 
         Args:
             scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits or log-probabilities.
@@ -172,6 +173,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             return self._beside_thoughts(scores, state, remaining, slack, left, start)
         rules = self.rules
         ends, silent = scores[:, rules.eos], scores[:, rules.silent]  # before any mask
+        spent, best = best_of_spent(scores, remaining)
         if slack is None:
             rules.fits(state, remaining, scores)
         else:
@@ -188,6 +190,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
                 scarce = (left - rules.most_steps) * rules.reach < rules.pace * missing  # (rows,)
                 if bool(scarce.any()):
                     self._steer(scores, rules.steers(state, rules.pace * missing - left * rules.reach))
+        end_spent(scores, spent, best, rules.eos)
         empty = _nothing_in(scores)  # (rows,)
         if bool(empty.any()):  # no entry fits, or other processors forbid what fits
             left, slack = (None if each is None else each[empty] for each in (left, slack))

@@ -30,6 +30,26 @@ def _log_step(x: torch.Tensor) -> torch.Tensor:
     return (x.float() + 1).clamp(0, 1).log()
 
 
+def best_of_spent(scores: torch.Tensor, remaining: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the rows that have no units left, and the entry of the highest score in each of them, before any mask."""
+    spent = (remaining <= 0).nonzero().squeeze(1)
+    return spent, scores[spent].argmax(dim=-1)
+
+
+def end_spent(scores: torch.Tensor, spent: torch.Tensor, best: torch.Tensor, eos: torch.Tensor) -> None:
+    """
+    Allow only EOS, in place, in the rows of `spent` whose `best` entry is masked and that may end. The model would add
+    another unit there, such as the next word. Without this step it would add what counts nothing, such as white space,
+    or more letters to the last word.
+    """
+    least = torch.finfo(scores.dtype).min
+    rows = spent[(scores[spent, best] <= least) & (scores[spent][:, eos].amax(dim=-1) > least)]
+    if len(rows):
+        ends = scores[rows][:, eos]
+        scores[rows] = -math.inf
+        scores[rows.unsqueeze(1), eos] = ends
+
+
 class Table(Protocol):
     """The finite automaton of a unit: a `UnitTable`, or its copy for an answer after thoughts (reasoning text)."""
 

@@ -15,6 +15,7 @@ from family_models import CONSTRAINTS, NO, tokenizer_of
 from test_length_window import ONE_TO_THREE, table, totals
 
 from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
+from hf_lenctrl.length_pair import PairConstraintLogitsProcessor
 from hf_lenctrl.length_rules import Rows, Rules
 from hf_lenctrl.length_units import LENGTH_UNITS
 
@@ -192,6 +193,23 @@ def test_an_exact_length_is_kept_in_the_fewest_positions_that_are_accepted(chara
             best = process(ids, rows + torch.randn(rows.shape)).argmax(dim=-1, keepdim=True)
             ids = torch.cat([ids, torch.where((ids == eos)[:, 1:].any(dim=-1, keepdim=True), eos, best)], dim=-1)
         assert units.count(ids).tolist() == [length] * len(rows)
+
+
+@pytest.mark.parametrize("constraint", ["max", "exact"])
+def test_a_text_ends_where_the_model_would_add_another_unit(constraint):
+    """Entry 2 is a word, and 3 goes on with a word: the model that wants entry 2 must not take 3 in its place."""
+    words = UnitTable("word", torch.tensor([[0, 0, 1, 0]] * 2), torch.tensor([[0, 0, 1, 1], [1, 1, 1, 0]]))
+    process = LengthConstraintLogitsProcessor(words, 2, constraint, eos_token_id=0)
+    pair = PairConstraintLogitsProcessor(
+        LengthConstraintLogitsProcessor(UnitTable("token", torch.tensor([[0, 0, 1, 1]])), 9, eos_token_id=0),
+        words,
+        torch.tensor([2]),
+    )
+    for one in (process, pair) if constraint == "max" else (process,):
+        for scores, through in (([-7.0, -9.0, 3.0, 2.0], [0]), ([-7.0, -9.0, 3.0, 4.0], [0, 3])):
+            kept = one(torch.tensor([[1, 2, 2]]), torch.tensor([scores]))[0]
+            assert (kept > NO).nonzero().squeeze(1).tolist() == through and kept[0] == -7
+        assert (one(torch.tensor([[1, 2]]), torch.tensor([scores]))[0] > NO).sum() > 1  # a word is left
 
 
 def _accepted(units, length, **options) -> bool:

@@ -103,7 +103,12 @@ export class Lengths {
 
   /** Set the scores `(vocab_size)` of what may not follow to -Infinity, in place. */
   mask(scores, written, positions, target, limit) {
-    const { kinds, end } = this.allowed(written, positions, target, limit);
+    let { kinds, end } = this.allowed(written, positions, target, limit);
+    if (target.high <= written.units && end.some(Boolean)) {
+      // the model's best entry would add a unit: end, and do not add what counts nothing
+      const best = scores.reduce((at, score, id) => (score > scores[at] ? id : at), 0);
+      if (!this.isEnd.has(best) && !kinds[this.classOf[best]]) kinds = kinds.map(() => false);
+    }
     const ends = this.end.map((id, i) => (end[i] ? scores[id] : -Infinity));
     for (let id = 0; id < scores.length; id++) if (!kinds[this.classOf[id]]) scores[id] = -Infinity;
     for (const id of this.silent) scores[id] = -Infinity;
