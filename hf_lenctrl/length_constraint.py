@@ -153,7 +153,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         3. At the start, restore the scores of entries that add no units.
         4. Mask entries, but not EOS, after which the text cannot end within the positions that are left.
         5. For an exact length, mask entries that add too few units for the positions that are left.
-        6. Where no units remain and the best entry is masked, allow only EOS, see `end_spent`.
+        6. Where no units remain and the best entry is masked, prefer EOS, see `end_spent`.
         7. In rows without an allowed entry, use `_fallback_scores`, with the scores of step 1.
 
         Args:

@@ -4,7 +4,7 @@ import math
 import threading
 from collections import defaultdict
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -14,6 +14,7 @@ from .unit_vocabulary import columns_of
 
 
 _NEVER = LONGEST  # the units of an entry that is never allowed
+_SHARE = math.log(0.05)  # see `end_spent`
 _MOST_ENTRIES = 16  # entries that one unit may take, such as white space and a word, each in bytes
 _KEPT_ROWS = 1024  # maximum number of cached masks; smaller if the masks would take more than 256 MiB
 _KEPT_ENTRIES = 2**26
@@ -30,24 +31,26 @@ def _log_step(x: torch.Tensor) -> torch.Tensor:
     return (x.float() + 1).clamp(0, 1).log()
 
 
-def best_of_spent(scores: torch.Tensor, remaining: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rows that have no units left, and the entry of the highest score in each of them, before any mask."""
+def best_of_spent(scores: torch.Tensor, remaining: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    """Return the rows that have no units left, and the highest score and its entry in each of them, before a mask."""
     spent = (remaining <= 0).nonzero().squeeze(1)
-    return spent, scores[spent].argmax(dim=-1)
+    return spent, scores[spent].max(dim=-1)
 
 
-def end_spent(scores: torch.Tensor, spent: torch.Tensor, best: torch.Tensor, eos: torch.Tensor) -> None:
+def end_spent(scores: torch.Tensor, spent: torch.Tensor, best: Any, eos: torch.Tensor) -> None:
     """
-    Allow only EOS, in place, in the rows of `spent` whose `best` entry is masked and that may end. The model would add
-    another unit there, such as the next word. Without this step it would add what counts nothing, such as white space,
-    or more letters to the last word.
+    In the rows of `spent` whose best entry is masked and that may end, mask in place all entries but EOS and those
+    that have at least 5 % of the best entry's probability, such as a full stop. The model would add another unit, such
+    as the next word. Without this step it would add what counts nothing: white space, or letters to the last word.
     """
     least = torch.finfo(scores.dtype).min
-    rows = spent[(scores[spent, best] <= least) & (scores[spent][:, eos].amax(dim=-1) > least)]
-    if len(rows):
-        ends = scores[rows][:, eos]
-        scores[rows] = -math.inf
-        scores[rows.unsqueeze(1), eos] = ends
+    ends = scores[spent][:, eos].amax(dim=-1) > least
+    refused = (scores[spent, best.indices] <= least) & ends
+    if bool(refused.any()):
+        rows = spent[refused]
+        unlikely = scores[rows] < best.values[refused].unsqueeze(1) + _SHARE
+        unlikely[:, eos] = False
+        scores[rows] = scores[rows].masked_fill(unlikely, -math.inf)
 
 
 class Table(Protocol):

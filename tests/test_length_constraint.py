@@ -206,7 +206,11 @@ def test_a_text_ends_where_the_model_would_add_another_unit(constraint):
         torch.tensor([2]),
     )
     for one in (process, pair) if constraint == "max" else (process,):
-        for scores, through in (([-7.0, -9.0, 3.0, 2.0], [0]), ([-7.0, -9.0, 3.0, 4.0], [0, 3])):
+        for scores, through in (
+            ([-7.0, -9.0, 3.0, -1.0], [0]),
+            ([-7.0, -9.0, 3.0, 1.0], [0, 3]),
+            ([-7.0, -9.0, 3.0, 4.0], [0, 3]),
+        ):
             kept = one(torch.tensor([[1, 2, 2]]), torch.tensor([scores]))[0]
             assert (kept > NO).nonzero().squeeze(1).tolist() == through and kept[0] == -7
         assert (one(torch.tensor([[1, 2]]), torch.tensor([scores]))[0] > NO).sum() > 1  # a word is left

@@ -103,14 +103,15 @@ export class Lengths {
 
   /** Set the scores `(vocab_size)` of what may not follow to -Infinity, in place. */
   mask(scores, written, positions, target, limit) {
-    let { kinds, end } = this.allowed(written, positions, target, limit);
+    const { kinds, end } = this.allowed(written, positions, target, limit);
+    let least = -Infinity;
     if (target.high <= written.units && end.some(Boolean)) {
       // the model's best entry would add a unit: end, and do not add what counts nothing
       const best = scores.reduce((at, score, id) => (score > scores[at] ? id : at), 0);
-      if (!this.isEnd.has(best) && !kinds[this.classOf[best]]) kinds = kinds.map(() => false);
+      if (!this.isEnd.has(best) && !kinds[this.classOf[best]]) least = scores[best] + Math.log(0.05);
     }
     const ends = this.end.map((id, i) => (end[i] ? scores[id] : -Infinity));
-    for (let id = 0; id < scores.length; id++) if (!kinds[this.classOf[id]]) scores[id] = -Infinity;
+    for (let id = 0; id < scores.length; id++) if (!kinds[this.classOf[id]] || scores[id] < least) scores[id] = -Infinity;
     for (const id of this.silent) scores[id] = -Infinity;
     this.end.forEach((id, i) => (scores[id] = ends[i]));
   }
