@@ -173,24 +173,22 @@ class Rules:
         self.pace, self.reach = 1, max([1, *self.weights[after_text][ended[after_text]].tolist()])
         credit = torch.zeros_like(self.steps)
         written = set(self.weights[ended].unique().tolist())
-        if 1 in written:
-            moves = [self._targets(usable & (self.weights == n)) for n in (0, 1)]
-            for self.pace in range(1, _MOST_ENTRIES + 1):
-                good, entries = self._good(whole, self.pace, moves)
-                if bool(good[after_text]):
-                    break
-            else:
-                self.pace, good = 2, torch.zeros_like(whole)
-            self.reach = 1
-            while self.pace == 1 and self.reach + 1 in written:
+        moves = [self._targets(usable & (self.weights == n)) for n in (0, 1)]
+        for pace in range(1, _MOST_ENTRIES) if 1 in written else ():
+            good, entries = self._good(whole, pace, moves)
+            if not bool(good[after_text]):
+                continue
+            self.pace, self.reach = pace, 1
+            while pace == 1 and self.reach + 1 in written:
                 moves.append(self._targets(usable & (self.weights == self.reach + 1)))
                 more, needed = self._good(whole, 1, moves)
                 if not bool(more[after_text]):
                     break
                 good, entries, self.reach = more, needed, self.reach + 1
-            credit = self.pace - self.reach * (entries - self.steps)
+            credit = pace - self.reach * (entries - self.steps)
             credit = torch.where(good, credit.clamp(min=0), credit) * (self.steps < _NEVER)
             self.most_steps += math.ceil(-min(0, int(credit[entries < _MOST_ENTRIES].min())) / self.reach)
+            break
         self.gain = (
             self.pace * self.weights + credit[self.following] - self.reach * self.steps[self.following]
         ).float()

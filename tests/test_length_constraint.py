@@ -13,6 +13,7 @@ import transformers
 from conftest import build_model
 from family_models import CONSTRAINTS, NO, tokenizer_of
 from test_length_window import ONE_TO_THREE, table, totals
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
 from hf_lenctrl.length_pair import PairConstraintLogitsProcessor
@@ -178,9 +179,14 @@ def test_a_max_length_too_small_for_an_exact_length_is_told(of, length, needed):
 
 
 @pytest.mark.parametrize("unit", [unit for unit in LENGTH_UNITS if unit != "arial"])
-def test_an_exact_length_is_kept_in_the_fewest_positions_that_are_accepted(character_tokenizer, unit):
-    """Whatever the scores prefer, with characters as entries: a syllable or a word then needs several entries."""
-    units, eos = UnitTable.from_tokenizer(character_tokenizer, unit), character_tokenizer.eos_token_id
+@pytest.mark.parametrize("kind", ["characters", "words"])
+def test_an_exact_length_is_kept_in_the_fewest_positions_that_are_accepted(character_tokenizer, kind, unit):
+    """
+    Whatever the scores prefer, with characters as entries, where a syllable or a word needs several, and with whole
+    words, where few lengths are possible.
+    """
+    tokenizer = character_tokenizer if kind == "characters" else metaspace_tokenizer()
+    units, eos = UnitTable.from_tokenizer(tokenizer, unit), tokenizer.eos_token_id
     prefers = torch.stack([(units.weights == 0).float().mean(dim=0), torch.arange(units.weights.shape[1]) == eos])
     for length in (1, 2, 5, 11):
         rows = torch.cat([9 * prefers, torch.zeros(2, prefers.shape[1])])
@@ -214,6 +220,14 @@ def test_a_text_ends_where_the_model_would_add_another_unit(constraint):
             kept = one(torch.tensor([[1, 2, 2]]), torch.tensor([scores]))[0]
             assert (kept > NO).nonzero().squeeze(1).tolist() == through and kept[0] == -7
         assert (one(torch.tensor([[1, 2]]), torch.tensor([scores]))[0] > NO).sum() > 1  # a word is left
+
+
+def metaspace_tokenizer():
+    """Words of one to three letters, each with the white space before it."""
+    vocabulary = {word: i for i, word in enumerate(("</s>", "<unk>", "▁a", "▁to", "▁the", "▁cat", "▁is", "▁I"))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>")
 
 
 def _accepted(units, length, **options) -> bool:

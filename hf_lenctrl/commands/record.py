@@ -73,6 +73,9 @@ class RunRecord:
             self.starts = saved["starts"]
         elif saved.get("options") != self.options:
             patterns = MODEL_FILES if saved else WRITTEN
+            predictor = own.get("length_predictor")  # it may lie where the run would save it
+            if predictor and Path(predictor).resolve() == (self.folder / "length_predictor").resolve():
+                patterns = tuple(name for name in patterns if not name.startswith("length_predictor/"))
             paths = [path for pattern in patterns for path in sorted(self.folder.glob(pattern))]
             if found := list(dict.fromkeys(path.relative_to(self.folder).as_posix() for path in paths)):
                 names = ", ".join(found[:NAMED]) + (f" and {len(found) - NAMED} more" if found[NAMED:] else "")

@@ -64,7 +64,7 @@ class LengthReport:
     def markdown(self) -> str:
         """Render the report as Markdown tables. Long texts are cut."""
         template = Template(TEMPLATE.read_text("utf-8"), trim_blocks=True, keep_trailing_newline=True)
-        return template.render(**self.to_dict(), cells=_cells, escape=escape)
+        return template.render(**self.to_dict(), cells=_cells, escape=escape, plural=plural)
 
     def save(self, folder: str | Path) -> None:
         """Write `report.json`, `report.md` and, if matplotlib is installed, `report.png`. Older files are replaced."""

@@ -333,7 +333,8 @@ class _Job:
             options["length_tolerance"] = [(length - low, high - length) for _, length, low, high in rows]
             prompts = [self._prompt(request.source) for request, *_ in rows]
             for (request, *_), outputs in zip(rows, self.pipe(prompts, **options), strict=True):
-                texts = [out["generated_text"].strip() for out in outputs]
+                several = outputs if isinstance(outputs, list) else [outputs]
+                texts = [out["generated_text"].strip() for out in several]
                 self.add(request, [text for text in texts if text], "model")
 
     def _combined(self, request: _Request, parts: list[_Request], gaps: list[str]) -> list[str]:

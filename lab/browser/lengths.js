@@ -108,7 +108,7 @@ export class Lengths {
     if (target.high <= written.units && end.some(Boolean)) {
       // the model's best entry would add a unit: end, and do not add what counts nothing
       const best = scores.reduce((at, score, id) => (score > scores[at] ? id : at), 0);
-      if (!this.isEnd.has(best) && !kinds[this.classOf[best]]) least = scores[best] + Math.log(0.05);
+      if (this.isEnd.has(best) ? !end[this.end.indexOf(best)] : !kinds[this.classOf[best]]) least = scores[best] + Math.log(0.05);
     }
     const ends = this.end.map((id, i) => (end[i] ? scores[id] : -Infinity));
     for (let id = 0; id < scores.length; id++) if (!kinds[this.classOf[id]] || scores[id] < least) scores[id] = -Infinity;

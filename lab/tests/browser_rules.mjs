@@ -6,10 +6,11 @@ const { Lengths } = await import(pathToFileURL(process.argv[2]));
 const { rules, cases } = JSON.parse(readFileSync(0, "utf-8"));
 const lengths = new Lengths(rules);
 const size = rules.class_of.length;
-for (const { ids, target, limit } of cases) {
+for (const { ids, target, limit, best } of cases) {
   const written = lengths.after(ids);
   const scores = new Float32Array(size);
+  scores[best] = 5;
   lengths.mask(scores, written, ids.length, target, limit);
-  const allowed = [...scores.keys()].filter((id) => scores[id] === 0);
+  const allowed = [...scores.keys()].filter((id) => Number.isFinite(scores[id]));
   console.log(JSON.stringify({ units: written.units, room: lengths.room(target.high), allowed }));
 }

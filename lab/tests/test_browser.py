@@ -41,7 +41,8 @@ def draw_cases(model, start: list[int], rows: int) -> list[dict]:
         constraint = ("max", "exact")[row % 2]
         low = max(1, high - draw.choice((0, 0, 1, 4))) if constraint == "exact" else high
         limit = len(ids) + draw.choice((2, 3, 4, 6, 10, 40))
-        cases.append({"ids": ids, "target": {"constraint": constraint, "low": low, "high": high}, "limit": limit})
+        target, best = {"constraint": constraint, "low": low, "high": high}, draw.randrange(table.weights.shape[1])
+        cases.append({"ids": ids, "target": target, "limit": limit, "best": best})
     return cases
 
 
@@ -51,8 +52,9 @@ def allowed_by_python(model, end: list[int], case: dict) -> list[int]:
     options = {"eos_token_id": end, "tolerance": (high - low, 0) if low < high else None}
     process = LengthConstraintLogitsProcessor(model.unit_table, torch.tensor([high]), target["constraint"], **options)
     process.max_length = case["limit"]  # also one that the constructor refuses as too small
-    scores = process(torch.tensor([case["ids"]]), torch.zeros(1, model.unit_table.weights.shape[1]))
-    return (scores[0] == 0).nonzero().squeeze(1).tolist()
+    given = torch.zeros(1, model.unit_table.weights.shape[1])
+    given[0, case["best"]] = 5
+    return process(torch.tensor([case["ids"]]), given)[0].isfinite().nonzero().squeeze(1).tolist()
 
 
 @pytest.mark.skipif(NODE is None, reason="no Node.js on the path")
