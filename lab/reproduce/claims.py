@@ -153,7 +153,8 @@ def page_of(claims: list[dict[str, str]]) -> str:
         "It judges the claims of [claims.csv](claims.csv), and writes this page. Where all rows of a claim ran by",
         "the [papers' protocol](methods.md#protocol), the figures are those of [protocol_en.csv](protocol_en.csv) and",
         "[protocol_ja.csv](protocol_ja.csv), of one to three seeds. The others are of",
-        "[methods_en.csv](methods_en.csv) and [methods_ja.csv](methods_ja.csv), by the older one. A test fails where a figure has changed since.",
+        "[methods_en.csv](methods_en.csv) and [methods_ja.csv](methods_ja.csv), by the older one.",
+        "A test fails where a figure has changed since.",
     ]
     return "\n".join(lines) + "\n"
 
