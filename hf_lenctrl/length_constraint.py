@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers.generation import LogitsProcessor
 
-from .length_rules import best_of_spent, end_spent, rules_of
+from .length_rules import end_spent, rules_of
 from .length_units import RunningCount, UnitTable
 from .lengths import Target, as_target, is_integer, listed, plural
 from .thoughts import thoughts_of
@@ -103,7 +103,9 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     def _check_room(self, start_length: int) -> None:
         limits = torch.as_tensor(self.max_length).expand(len(self.low)).tolist()
         for length, limit in zip(self.low.tolist(), limits, strict=True):
-            needed = self.rules.entries_for(length) + start_length + 1
+            pace, reach, (units, gain) = self.rules.pace, self.rules.reach, self.rules.first
+            best = max(gain[units <= length].int().tolist(), default=0)  # of the first entry
+            needed = math.ceil(max(pace * length, pace * length + reach - best) / reach) + start_length + 1
             if limit - self.prompt_length < needed:
                 need = f"exactly {length} {plural(self.table.unit)} may need {needed} positions with start and EOS"
                 raise ValueError(f"{need}, max_length leaves {limit - self.prompt_length}; raise it or max_new_tokens")
@@ -173,7 +175,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             return self._beside_thoughts(scores, state, remaining, slack, left, start)
         rules = self.rules
         ends, silent = scores[:, rules.eos], scores[:, rules.silent]  # before any mask
-        spent, best = best_of_spent(scores, remaining)
+        spent = (remaining <= 0).nonzero().squeeze(1)
+        best = scores[spent].max(dim=-1)
         if slack is None:
             rules.fits(state, remaining, scores)
         else:

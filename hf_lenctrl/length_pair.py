@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers.generation import LogitsProcessor
 
-from .length_rules import Rules, best_of_spent, end_spent, rules_of
+from .length_rules import Rules, end_spent, rules_of
 from .length_units import RunningCount, Unit, UnitTable, check_unit
 from .lengths import LONGEST, as_length_tensor, plural
 
@@ -128,7 +128,8 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
             silent = self.rules[0].silent
             allowed[:, silent] |= start.unsqueeze(1)
         kept = kept.masked_fill(~allowed, -math.inf)
-        end_spent(kept, *best_of_spent(scores, left[1]), self.rules[0].eos)
+        spent = (left[1] <= 0).nonzero().squeeze(1)
+        end_spent(kept, spent, scores[spent].max(dim=-1), self.rules[0].eos)
         empty = ~(kept > torch.finfo(kept.dtype).min).any(dim=1)
         if bool(empty.any()):
             kept[empty] = self._fallback_scores(scores[empty], allowed[empty], may_end[empty]).to(kept.dtype)

@@ -31,17 +31,12 @@ def _log_step(x: torch.Tensor) -> torch.Tensor:
     return (x.float() + 1).clamp(0, 1).log()
 
 
-def best_of_spent(scores: torch.Tensor, remaining: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """Return the rows that have no units left, and the highest score and its entry in each of them, before a mask."""
-    spent = (remaining <= 0).nonzero().squeeze(1)
-    return spent, scores[spent].max(dim=-1)
-
-
 def end_spent(scores: torch.Tensor, spent: torch.Tensor, best: Any, eos: torch.Tensor) -> None:
     """
-    In the rows of `spent` whose best entry is masked and that may end, mask in place all entries but EOS and those
-    that have at least 5 % of the best entry's probability, such as a full stop. The model would add another unit, such
-    as the next word. Without this step it would add what counts nothing: white space, or letters to the last word.
+    End texts without units left. `spent` are their rows, and `best` what `max(dim=-1)` returned for these rows before
+    any mask. If the best entry of a row is masked and its text may end, mask in place all entries but EOS and those
+    with at least 5 % of the best entry's probability, such as a full stop. The model would add another unit, such as
+    the next word. Without this step it would add what counts nothing: white space, or letters to the last word.
     """
     least = torch.finfo(scores.dtype).min
     ends = scores[spent][:, eos].amax(dim=-1) > least
@@ -105,6 +100,7 @@ class Rules:
         gain (`torch.FloatTensor` of shape `(S, C)`): Units of an entry times `pace`, minus `reach` for each entry that
             must follow before a text may end. The next state adds the entries that its next unit saves, or subtracts
             those that it needs more.
+        first (pair of tensors): Units and `gain` of the entries that may begin a text.
     """
 
     def __init__(self, table: Table, eos: tuple[int, ...], constraint: str):
@@ -192,12 +188,7 @@ class Rules:
         self.gain = (
             self.pace * self.weights + credit[self.following] - self.reach * self.steps[self.following]
         ).float()
-
-    def entries_for(self, length: int) -> int:
-        """Return the number of entries that a text of this many units may need, from its start and without EOS."""
-        first = self.gain[0][(self.cost[0] < _NEVER) & (self.weights[0] <= length) & ~self._is_eos()]
-        best = int(first.max()) if len(first) else 0
-        return math.ceil(max(self.pace * length, self.pace * length + self.reach - best) / self.reach)
+        self.first = self.weights[0][usable[0]], self.gain[0][usable[0]]
 
     def _targets(self, moves: torch.Tensor) -> torch.Tensor:
         """Return for the entries in `moves (S, C)` which states lead to which, `(S, S)`."""

@@ -168,8 +168,10 @@ class Call:
         self.unit = as_unit(self.length_unit or self.able.unit or first or "token")
         if isinstance(self.length, Mapping):
             self.length, self.other = units_apart(self.length, self.unit)
-        if not isinstance(self.length, torch.Tensor):  # a tensor has a length for each text, never several of one text
-            self.length = getattr(self.length, "tolist", lambda: self.length)()  # an array of NumPy or pandas
+        # an array of NumPy or pandas; a tensor has a length for each text, never several of one text
+        array: Any = self.length
+        if hasattr(array, "tolist") and not isinstance(array, torch.Tensor):
+            self.length = array.tolist()
         self.ranged = is_ranged(self.length) or isinstance(self.length_ratio, tuple)
         if self.other is not None and self.finish is not None:
             raise ValueError(f"finish={self.finish!r} needs one limit, got two; pass a length in one unit")
