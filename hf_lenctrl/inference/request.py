@@ -169,9 +169,8 @@ class Call:
         if isinstance(self.length, Mapping):
             self.length, self.other = units_apart(self.length, self.unit)
         # an array of NumPy or pandas; a tensor has a length for each text, never several of one text
-        array: Any = self.length
-        if hasattr(array, "tolist") and not isinstance(array, torch.Tensor):
-            self.length = array.tolist()
+        if hasattr(self.length, "tolist") and not isinstance(self.length, torch.Tensor):
+            self.length = self.length.tolist()  # type: ignore[union-attr]
         self.ranged = is_ranged(self.length) or isinstance(self.length_ratio, tuple)
         if self.other is not None and self.finish is not None:
             raise ValueError(f"finish={self.finish!r} needs one limit, got two; pass a length in one unit")
