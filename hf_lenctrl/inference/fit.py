@@ -19,7 +19,7 @@ from .sentences import ends, sentence_ends
 
 
 INSTRUCTION = "Rewrite the text."  # the system message that our rewording model was trained with
-NUM_BEAMS = 4  # and rewordings for each planned length; 2 give fewer good texts in 0.55 of the time
+NUM_BEAMS = 4  # also the rewordings for each planned length; with 2, fewer texts are good, in 0.55 of the time
 # planned lengths: with "max" as shares of the limit, because a shorter text often reads better; in a window as places
 # from its lowest length (0) to its highest length (1)
 SHARES, PLACES = (1.0, 0.9, 0.8, 0.7), (0.1, 0.4, 0.7, 1.0)
