@@ -222,7 +222,10 @@ class StoresUnitTable:
     @property
     def unit_table(self) -> UnitTable:
         """Return the unit table, which has the units of each entry. `unit_table.count(ids)` measures outputs."""
-        return self._counting_part()._modules["unit_table"]
+        table = self._counting_part()._modules.get("unit_table")
+        if table is None:  # `hasattr` needs this error, for example when accelerate rebuilds the model to compile it
+            raise AttributeError(f"{type(self).__name__} has no unit table yet")
+        return table
 
     def set_unit_table(self, tokenizer, *, cost: Unit | Callable[[str], int] | None = None) -> None:
         """

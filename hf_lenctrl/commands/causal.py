@@ -32,7 +32,7 @@ from ..length_units import LENGTH_UNITS, UnitTable
 from ..thoughts import thoughts_of
 from ..training.collator import DataCollatorForAnswers
 from ..training.model_card import TrainingRun
-from ..training.trainer import ResumableTrainer, range_of
+from ..training.trainer import AnswerTrainer, range_of
 from .answer_rows import load_answers
 from .arguments import given_options, option, parse_arguments
 from .record import begun
@@ -63,6 +63,7 @@ class CausalArguments:
     lora_r: int = option(0, "Rank of LoRA; 0 trains the whole model")
     lora_target: str = option("all-linear", "Layers of LoRA")
     adapter: str | None = option(None, "Adapter with length control over base_model, to train it further")
+    attn_implementation: str | None = option(None, "eager is faster for short rows on a CPU", ["sdpa", "eager"])
     load_in_4bit: bool = option(False, "Load the base model in 4 bits by bitsandbytes, for LoRA")
     weights_dtype: str | None = option(None, "Round the final weights, to halve the file", ["float16", "bfloat16"])
     base_model_name: str | None = option(None, "Hub name of the base model, if base_model is a folder")
@@ -113,7 +114,8 @@ def build(options: CausalArguments, args, tokenizer, rows: Dataset):
         quantization = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True)}
     # train in float32, even from a float16 file; but the frozen base model of an adapter keeps its dtype
     dtype = "auto" if options.trains_adapter else torch.float32
-    plain = AutoModelForCausalLM.from_pretrained(options.base_model, dtype=dtype, **quantization)
+    attention = {} if options.attn_implementation is None else {"attn_implementation": options.attn_implementation}
+    plain = AutoModelForCausalLM.from_pretrained(options.base_model, dtype=dtype, **quantization, **attention)
     if options.load_in_4bit:
         from peft import prepare_model_for_kbit_training
 
@@ -201,7 +203,7 @@ def trained_lengths(model, tokenizer, rows: Dataset, length_from: str | None = N
     return range_of(lengths)
 
 
-def make_trainer(options: CausalArguments, args, tokenizer) -> ResumableTrainer:
+def make_trainer(options: CausalArguments, args, tokenizer) -> AnswerTrainer:
     """Build the Trainer of a run. Only training batches have overshoot examples and rows without a length."""
     pads_right = copy.deepcopy(tokenizer)  # then positions begin at the first token, as in generation
     pads_right.padding_side = "right"
@@ -218,7 +220,7 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> ResumableTrainer:
         collator = collator if options.length_from is None else DataCollatorForAnswers(pads_right, **own)
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     logger.info("%s trained parameters", f"{trained:,}")
-    return ResumableTrainer(
+    return AnswerTrainer(
         model=model,
         args=args,
         data_collator=collator,
@@ -231,7 +233,7 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> ResumableTrainer:
     )
 
 
-def card_of(options: CausalArguments, args, trainer: ResumableTrainer, history) -> TrainingRun:
+def card_of(options: CausalArguments, args, trainer: AnswerTrainer, history) -> TrainingRun:
     """Return the facts about a run for the model card."""
     settings = {name: getattr(options, name) for name in _OWN_SETTINGS if options.lora_r or "lora" not in name}
     settings |= {"adapter": Path(options.adapter).name} if options.adapter is not None else {}

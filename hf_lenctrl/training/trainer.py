@@ -175,6 +175,45 @@ class ResumableTrainer(HubTrainer):
         card.save(folder / "README.md")
 
 
+class AnswerTrainer(ResumableTrainer):
+    """
+    A `ResumableTrainer` for causal models. In training the model computes logits only in the columns where a row has a
+    label, because the logits of long prompts would take most of the memory. The loss is the same. A model that cannot
+    do this computes all logits.
+    """
+
+    def __init__(self, model=None, *args, **kwargs):
+        super().__init__(model, *args, **kwargs)
+        own = self.label_smoother is not None or self.compute_loss_func is not None
+        self._short = not own and computes_columns(self.model)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        if self._short and model.training and "labels" in inputs:
+            following = torch.nn.functional.pad(inputs["labels"], (0, 1), value=-100)[:, 1:]  # (B, T)
+            columns = (following != -100).any(dim=0).nonzero().squeeze(1)  # (C,)
+            # the model counts the progress from `labels`, and takes the loss from `shift_labels`
+            inputs = {**inputs, "logits_to_keep": columns, "shift_labels": following[:, columns].contiguous()}
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+@torch.no_grad()
+def computes_columns(model: Any) -> bool:
+    """
+    Return whether a causal model can compute the loss from some columns only. The model must take the columns as
+    `logits_to_keep`, and their labels as `shift_labels`.
+    """
+    plain = model.get_base_model() if hasattr(model, "peft_config") else model
+    plain = getattr(plain, "language_model", plain)
+    ids, columns = torch.tensor([[0, 1, 2, 3]], device=plain.device), torch.tensor([1, 2], device=plain.device)
+    arguments = {"input_ids": ids, "labels": ids, "use_cache": False}
+    try:
+        some = plain(**arguments, logits_to_keep=columns, shift_labels=ids[:, 2:])
+        expected = plain(**arguments | {"labels": ids.masked_fill(ids < 2, -100)})
+    except Exception:  # any error of an unknown model
+        return False
+    return some.logits.shape[1] == len(columns) and bool(torch.isclose(some.loss, expected.loss, rtol=1e-2))
+
+
 class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
     """
     A `Seq2SeqTrainer` with the features of `ResumableTrainer`. The random changes of its collator, such as noise on
