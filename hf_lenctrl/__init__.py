@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 
 
 def _places() -> dict[str, str]:
-    """Return a dictionary from each public name to its module."""
+    """Return a dictionary that maps each public name to the full name of its module, as `__init__.pyi` lists them."""
     names = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     found = (node for node in names.body if isinstance(node, ast.ImportFrom))
     return {alias.name: f"{__name__}.{node.module}" for node in found for alias in node.names}

@@ -1,4 +1,4 @@
-"""`python -m hf_lenctrl` is the same as `lenctrl`."""
+"""Entry point of `python -m hf_lenctrl`, which runs the command `lenctrl`."""
 
 from .commands.lenctrl import main
 

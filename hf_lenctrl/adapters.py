@@ -22,8 +22,8 @@ _STUB = "Model Card for Model ID"  # title of PEFT's empty card
 
 def is_adapter(name, **where) -> bool:
     """
-    Return whether `name` is either a folder with an adapter but no model weights, or a Hub repository with an adapter.
-    `where` has Hub options, such as `revision`.
+    Return whether `name` is a folder that holds an adapter but no model weights, or a Hub repository that holds an
+    adapter. `where` holds options of `from_pretrained`, such as `revision` and `subfolder`.
     """
     where = {key: where[key] for key in OF_THE_HUB if where.get(key) is not None}
     folder = Path(str(name), where.get("subfolder", ""))
@@ -35,8 +35,9 @@ def is_adapter(name, **where) -> bool:
 
 def save_control(model, folder: str | Path) -> None:
     """
-    Save the configuration of a length-controlled model in the folder of its adapter, as `config.json`. The adapter can
-    then be loaded over the base model, which has no length control. Also delete the empty model card that PEFT writes.
+    Save the configuration of a length-controlled model as `config.json` in `folder`, the folder of its adapter. Then
+    `load_adapter` can add length control to the plain base model. `model` is a `PeftModel`; if its base model has no
+    length control, save nothing. Also delete the model card in the folder if it is PEFT's empty template.
     """
     config, card = model.get_base_model().config, Path(folder, "README.md")
     if hasattr(config, "length_encoding"):
@@ -55,20 +56,20 @@ def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: boo
     Args:
         name (`str`): Folder or Hub name of the adapter.
         base_model (`str` or `PreTrainedModel`, *optional*): The base model, given as a folder, a Hub name or a loaded
-            model. By default the base model that is recorded with the adapter.
+            model. By default it is the base model that is recorded with the adapter.
         merge (`bool`, *optional*, defaults to `True`): Merge the adapter's weights into the model's weights. If
             `False`, return the `PeftModel`.
         is_trainable (`bool`, *optional*, defaults to `False`): Keep the adapter trainable. Only used if `merge=False`.
-        kwargs: Options of `from_pretrained` for the base model, such as `dtype`. `revision` and `subfolder` belong to
-            the adapter. `token` is used for adapter and base model.
+        kwargs: Options of `from_pretrained` for the base model, such as `dtype`. `revision` and `subfolder` apply only
+            to the adapter. `token`, `cache_dir` and `local_files_only` apply to both.
 
     Returns:
-        The model. It is in eval mode, unless `merge=False` and `is_trainable=True`.
+        The model with the adapter. It is in eval mode, unless `merge=False` and `is_trainable=True`.
 
     Raises:
         `OSError`: if the base model cannot be loaded.
-        `ValueError`: if the base model has another architecture or size than the adapter needs, or if the adapter's
-            unit is `"cost"` and the base model has no length control.
+        `ValueError`: if the base model does not have the architecture and size that the adapter needs, or if the
+            adapter's unit is `"cost"` and the base model has no length control.
     """
     from peft import PeftConfig, PeftModel
 
@@ -93,7 +94,10 @@ def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: boo
 
 
 def _own_config(name, **where) -> Any:
-    """Return the configuration of length control in an adapter's folder; `None` if the folder has none."""
+    """
+    Return the configuration with length control that is stored with the adapter `name`, a folder or a Hub name. Return
+    `None` if there is none. `where` holds options of the Hub, such as `revision`.
+    """
     try:
         fields = PreTrainedConfig.get_config_dict(name, **where)[0]
     except OSError:
@@ -103,8 +107,10 @@ def _own_config(name, **where) -> Any:
 
 def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) -> Any:
     """
-    Load an adapter's base model. Use the first of these: (1) `base_model`, if given; (2) the folder that the training
-    run recorded, if it exists; (3) `named`, the name in the adapter's configuration.
+    Load the base model of the adapter `name`. Take the first of these that is available: (1) `base_model`, a folder or
+    a Hub name; (2) the folder of the base model that the training run recorded, if this folder exists; (3) `named`,
+    the base model that the adapter's `adapter_config.json` names. `kwargs` are the arguments of `load_adapter`. Raise
+    `OSError` if the base model cannot be loaded.
     """
     for folder in (Path(str(name)), Path(str(name)).parent):  # a checkpoint's parent is the run's folder
         if base_model is None and Path(folder, BASE).is_file():
@@ -130,8 +136,9 @@ def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) ->
 
 def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
     """
-    Add the length control of `config` to a plain model (without length control), and return the new model. Fields in
-    `given` override fields of `config`.
+    Build a length-controlled model around `plain`, a causal model without length control. The options of length
+    control come from `given`, or else from `config`, the configuration that is stored with the adapter `name`. Raise
+    `ValueError` if `plain` does not fit `config`, or if the unit is `"cost"`.
     """
     pairs = {key: (getattr(config.text_config, key, None), getattr(plain.config, key, None)) for key in _SHAPE}
     if wrong := [f"{key}={now}, not {was}" for key, (was, now) in pairs.items() if was != now]:
@@ -151,8 +158,9 @@ def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
 
 def _from_pretrained(name, **kwargs) -> Any:
     """
-    Load an adapter for `from_pretrained` of a length-controlled class. Return `None` if `name` is a model without an
-    adapter, or if it is the length-controlled base model of an adapter.
+    Load the adapter `name` for `from_pretrained` of a length-controlled class. Return `None` if Transformers must load
+    the model itself. This is the case if there is no adapter, or if an Auto class already replaced an adapter by its
+    base model and the adapter's folder stores no length control.
     """
     adapter = (kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path")
     if name is None or not is_adapter(adapter or name, **kwargs):

@@ -1,4 +1,4 @@
-"""Functions for causal models that compute the progress: the units of the answer produced so far."""
+"""Functions for causal models that compute the progress: the number of units of the answer so far."""
 
 from typing import Any
 
@@ -9,8 +9,9 @@ from .length_units import UnitTable
 
 def first_progress(columns: int, rows: int, device, mask: torch.Tensor | None = None) -> torch.Tensor:
     """
-    Return the progress at each position of a prompt, `(rows, columns)`. The prompt's last token, which predicts the
-    first token of the answer, has 0. All other positions have -1. The optional `mask (rows, columns)` is 0 on padding.
+    Return the progress (units of the answer so far) at each position of the prompts, `(rows, columns)`. The last token
+    of a prompt that is not padding has 0, because it predicts the first token of the answer. All other positions have
+    -1. `mask (rows, columns)` is 0 at padding; without a mask, there is no padding.
     """
     position = torch.arange(columns, device=device).expand(rows, -1)  # (rows, columns)
     last = position if mask is None else position * (mask != 0)
@@ -22,7 +23,7 @@ def answer_progress(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Return the progress and the length of the answers in a batch. The answer of a row consists of the labels that are
-    not -100, up to EOS. The first label of a row belongs to the prompt, because no position predicts this label.
+    not -100, until EOS. The first label of a row belongs to the prompt, because no position predicts this label.
 
     Args:
         table (`UnitTable`): The unit table of the labels' vocabulary.
@@ -34,12 +35,14 @@ def answer_progress(
             that ends the thoughts, only the text after the marker is the answer.
 
     Returns:
-        Two `torch.LongTensor`. (1) The progress, `(batch_size, sequence_length)`. A token of the answer has the units
-        up to and including this token, the token before the answer has 0, and others, also thoughts, have -1. (2) The
-        length of each answer, `(batch_size,)`; 1 if a row has no answer.
+        Two `torch.LongTensor`. (1) The progress, `(batch_size, sequence_length)`. At each token of the answer, this is
+        the number of units of the answer up to and including the token. It is 0 at the token before the answer, and -1
+        at all other tokens, including thoughts. (2) The length of each answer in units, `(batch_size,)`; 1 if a row
+        has no answer.
 
     Raises:
-        `ValueError`: if an answer has fewer than `least` units, or if a row has several answers.
+        `ValueError`: if an answer has fewer than `least` units, or if a row has several answers, with labels of -100
+            between them.
     """
     column = torch.arange(labels.shape[1], device=labels.device).unsqueeze(0)  # (1, T)
     answer = (labels != -100) & (column > 0)  # (B, T)

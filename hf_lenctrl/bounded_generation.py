@@ -31,8 +31,9 @@ _SAID: set = set()  # keys of the logged warnings
 
 def prompt_of(model, kwargs: dict) -> tuple[int, int]:
     """
-    Return two values: the number of positions before the output, and the number of tokens in a causal model's prompt
-    (0 for an encoder-decoder).
+    Return two numbers for the call `model.generate(**kwargs)`: the number of positions before the output, and the
+    number of tokens in the prompt. For a causal model, both are the length of the prompt. For an encoder-decoder, the
+    first is the number of decoder positions before the output, and the second is 0.
     """
     if model.config.is_encoder_decoder:
         prompt = kwargs.get("decoder_input_ids")
@@ -43,7 +44,7 @@ def prompt_of(model, kwargs: dict) -> tuple[int, int]:
 
 
 def eos_of(model) -> list[int]:
-    """Return the EOS ids of the generation configuration or, if it has none, of the model's configuration."""
+    """Return the list of EOS ids in the generation configuration, or else in the model's configuration."""
     eos = model.generation_config.eos_token_id
     eos = model.config.eos_token_id if eos is None else eos
     # The compiler of torch 2.6 does not understand `isinstance(eos, list | tuple)`.
@@ -54,10 +55,13 @@ def token_limit(
     table: UnitTable, target: Target, prompt_length: int, positions: int | None, apart: int = 0
 ) -> torch.Tensor:
     """
-    Return the maximum number of positions of each output, `(batch_size,)`. This limit includes the `prompt_length`
-    positions before the output, and leaves room for about twice the target length. The limit is at most
-    `positions + 1`, where `positions` is the number of decoder positions. Raise `ValueError` if the target length and
-    a causal model's prompt (`apart` tokens) need more than `positions`.
+    Return the maximum number of positions of each output, `(batch_size,)`. The limit includes the `prompt_length`
+    positions before the output, and leaves room for about twice the target length.
+
+    `positions` is the number of decoder positions; `None` means that there is no maximum. The limit is at most
+    `positions + 1`, because the decoder never reads the last token. `apart` is the number of tokens in a causal
+    model's prompt; 0 for an encoder-decoder. Raise `ValueError` if this prompt and the lowest allowed length together
+    need more than `positions`.
     """
     # A word is many tokens in a character decoder; a character is up to four tokens in byte-level BPE.
     per_unit: float = {"token": 2, "byte": 2, "word": 24, "zh_word": 24}.get(table.unit, 8 if table.states > 3 else 2)
@@ -79,26 +83,36 @@ def token_limit(
 
 
 class _OwnLimits(StoppingCriteria):
-    """Stopping criterion that ends each row at its own limit, so that no output depends on other rows of the batch."""
+    """
+    Stopping criterion that ends each row at the token limit of its example. So an output does not depend on the other
+    examples of the batch. `limits (batch_size,)` are in positions.
+    """
 
     def __init__(self, limits: torch.Tensor):
         self.limits = limits  # (B,)
 
     def __call__(self, input_ids, scores, **kwargs):
-        """Return whether each row has ended, `(rows,)`, for ids `(rows, sequence_length)`."""
+        """
+        Return a boolean tensor `(rows,)`: whether each row of `input_ids (rows, sequence_length)` has reached its
+        limit.
+        """
         return self.limits.repeat_interleave(len(input_ids) // len(self.limits)) <= input_ids.shape[1]
 
 
 class _ForcedEnds(LogitsProcessor):
     """
-    Logits processor that forces EOS (`forced_eos_token_id`) at the last position that the row's own limit allows.
+    Logits processor that forces EOS at the last position of each row. This position depends on the token limit of the
+    row's example, in `limits (batch_size,)`. `eos_token_id` is the value of the option `forced_eos_token_id`.
     """
 
     def __init__(self, limits: torch.Tensor, eos_token_id: int | list[int]):
         self.limits, self.eos_token_id, self.first = limits, eos_token_id, int(limits.min())
 
     def __call__(self, input_ids, scores):
-        """Return the scores `(rows, vocab_size)`, with EOS forced at the limits, for ids `(rows, sequence_length)`."""
+        """
+        Return `scores (rows, vocab_size)`, where rows at their last position allow only EOS. `input_ids` has the shape
+        `(rows, sequence_length)`.
+        """
         if input_ids.shape[1] < self.first - 1:
             return scores
         ends = self.limits.repeat_interleave(len(scores) // len(self.limits)) <= input_ids.shape[1] + 1  # (rows,)
@@ -118,20 +132,23 @@ class _Options:
     defaults: GenerationConfig  # of the model
 
     def given(self, name: str) -> Any:
-        """Return the value of an option that is passed to `generate`; `None` if the option is not passed."""
+        """
+        Return the value of the option `name` that the call of `generate` sets, as an argument or in its argument
+        `generation_config`. Return `None` if the call does not set the option.
+        """
         value = self.arguments.get(name)
         return getattr(self.arguments.get("generation_config"), name, None) if value is None else value
 
     def in_force(self, name: str) -> Any:
-        """Return the value of an option: the value that is passed to `generate`, or else the model's default."""
+        """Return the value that the call of `generate` sets for the option `name`, or else the model's default."""
         value = self.given(name)
         return getattr(self.defaults, name) if value is None else value
 
 
 def rows_of_each(model, arguments: dict[str, Any]) -> int | None:
     """
-    Return the number of rows that `generate` makes for each prompt. Return `None` if a custom cache or a custom search
-    is set, or if no cache is used.
+    Return the number of rows that `model.generate(**arguments)` makes for each prompt, as beams or returned sequences.
+    Return `None` if the call sets a cache or a special search (such as assisted generation), or uses no cache.
     """
     options = _Options(arguments, model.generation_config)
     own = ("custom_generate", "assistant_model", CACHE)
@@ -155,14 +172,23 @@ def generate_within(
     thoughts: Thoughts | None = None,
 ):
     """
-    Call `generate` with a token limit and the constraint, and warn if outputs are cut or miss their lengths.
-    `generate` is a method of `model` or of its parent class. `model` may have length control or not.
+    Call `generate` with a token limit that fits the target lengths, and with the constraint. Return its result. Warn
+    if outputs are cut at the limit or miss their target lengths.
 
-    `table`, the unit table, counts the units of token ids, in the unit of `target`. Limits in `arguments` override the
-    limits that this function would set. `positions` is the number of decoder positions; `None` means no limit. If
-    `thoughts` is given, only the answer after the thoughts (reasoning text) counts. Raise `ValueError` if the length
-    does not fit the positions or a token limit in `arguments`, or if `thoughts` is combined with a length in two
-    units.
+    Args:
+        generate (`Callable`): The method `generate` of `model` or of its parent class.
+        model (`PreTrainedModel`): A model with or without length control.
+        table (`UnitTable`): The unit table that counts token ids, in the unit of `target`.
+        target (`Target`): The target lengths.
+        constraint (`str`, *optional*): `"max"`, `"exact"`, `"min"`, or `None` for no constraint.
+        arguments (`dict`): Keyword arguments of `generate`. Limits such as `max_new_tokens` override the limits that
+            this function would set.
+        positions (`int`, *optional*): The number of decoder positions; `None` means that there is no maximum.
+        thoughts (`Thoughts`, *optional*): If given, only the answer after the thoughts (reasoning text) counts.
+
+    Raises:
+        `ValueError`: if the length does not fit into the positions or a token limit in `arguments`, or if `thoughts`
+            is combined with a length in two units.
     """
     kwargs = dict(arguments)
     options = _Options(kwargs, model.generation_config)
@@ -212,7 +238,10 @@ def generate_within(
 
 
 def _longest(options: _Options, before: int) -> float:
-    """Return the number of positions at which `generate` cuts an output; infinity if there is no limit."""
+    """
+    Return the limit, in positions, at which `generate` cuts outputs; infinity if there is no limit. `before` is the
+    number of positions before the output, which is added to the argument `max_new_tokens`.
+    """
     arguments, config = options.arguments, options.arguments.get("generation_config")
     new = arguments.get("max_new_tokens")
     most = arguments.get("max_length") if new is None else before + new
@@ -221,8 +250,10 @@ def _longest(options: _Options, before: int) -> float:
 
 def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target) -> torch.Tensor:
     """
-    Return the number of units of each answer, `(batch_size * n,)`. If an output has no end-of-thoughts marker, log a
-    warning, and return the highest target length of this output, so that no later warning names this output again.
+    Return the number of units of each answer, `(batch_size * n,)`, where `n` is the number of outputs for each
+    example. The first `prompt` columns of `ids` are the prompt. If an output has no end-of-thoughts marker, log a
+    warning, and use its highest allowed length in place of a count. Then the later checks do not warn about this
+    output again.
     """
     count, state = thoughts.count_and_state(ids.to(thoughts.table.weights.device), prompt)
     begun = state >= 0
@@ -237,9 +268,11 @@ def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target
 
 def generate_for(model, table: UnitTable, target: Target | None, constraint: str | None, arguments: dict):
     """
-    Call `model.generate` with target lengths, or without a length if `target` is `None`. The model may have length
-    control or not. `table` counts the units of token ids, in the unit of `target`. `arguments` are keyword arguments
-    of `generate`. If they include `length_from`, its value is a `Thoughts` object. Raise `ValueError` if they include
+    Call `model.generate(**arguments)` with target lengths and a constraint, or without a length if `target` is `None`.
+    The model may have length control or not.
+
+    `table` counts the units of token ids, in the unit of `target`. `constraint` is `"max"`, `"exact"`, `"min"` or
+    `None`. If `arguments` include `length_from`, its value is a `Thoughts` object. Raise `ValueError` if they include
     `length_from` but `target` is `None`.
     """
     if getattr(model.config, "length_controlled", False):
@@ -268,8 +301,11 @@ def warn_of_cuts(
     ids: torch.Tensor, produced: torch.Tensor, target: Target, limit: float, pad: int | None, *, is_given: bool
 ) -> None:
     """
-    Warn if the token limit cut outputs before their target lengths: once for each limit that the user has given
-    (`is_given`), and once for the limits made from lengths. The outputs are `ids (batch_size * n, positions)`.
+    Warn if the token limit `limit` cut outputs before they reached their lowest allowed length. Warn once for each
+    limit that the user gave (`is_given`), and only once for all limits that were computed from lengths.
+
+    `ids (batch_size * n, positions)` are the outputs, `n` for each example. `produced (batch_size * n,)` are their
+    lengths in units. `pad` is the padding id.
     """
     low = target.low.repeat_interleave(len(ids) // len(target.low)).to(produced.device)
     cut = (produced < low) & (ids[:, -1] != (-1 if pad is None else pad))
@@ -282,7 +318,10 @@ def warn_of_cuts(
 
 
 def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
-    """Warn if `produced` lengths, `(batch_size * n,)`, are outside their targets. Name the first five rows."""
+    """
+    Warn if lengths in `produced (batch_size * n,)` are outside the range that `target` allows. There are `n` outputs
+    for each example. The warning names the first five such outputs.
+    """
     copies = len(produced) // len(target.low)
     low, high = (end.repeat_interleave(copies).to(produced.device) for end in (target.low, target.high))
     missed = ((produced < low) | (produced > high)).nonzero().squeeze(1)
@@ -299,9 +338,9 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
 
 def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     """
-    Encode each text once, and copy its encoder states to all rows of the text. `inputs` has
-    `input_ids (texts, source_length)`, and `rows (batch_size,)` has the index of each row's text. Return
-    `encoder_outputs` and `attention_mask` for `generate`.
+    Encode each text once, and copy its encoder states to all rows of the text. `inputs` holds
+    `input_ids (texts, source_length)`. `rows (batch_size,)` holds the index of each row's text. Return a dictionary
+    with `encoder_outputs` and `attention_mask` for `generate`.
     """
     mask = inputs.get("attention_mask")
     mask = torch.ones_like(inputs["input_ids"]) if mask is None else mask
@@ -310,7 +349,7 @@ def encode_once(model, inputs, rows: torch.Tensor) -> dict:
 
 
 def rows_of(encoded, rows: torch.Tensor) -> ModelOutput:
-    """Return the rows of an encoder's outputs that have the indices `rows (batch_size,)`."""
+    """Select rows of an encoder's outputs: row `i` of the result is row `rows[i]` of `encoded`."""
     if not isinstance(encoded, ModelOutput):
         return BaseModelOutput(last_hidden_state=encoded[0][rows])
     return type(encoded)(**{name: x[rows] for name, x in encoded.items() if isinstance(x, torch.Tensor)})

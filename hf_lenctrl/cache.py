@@ -1,4 +1,6 @@
-"""The key-value cache: its name in the installed transformers, and a function that reads a shared prompt once."""
+"""Helpers for the key-value cache: its name in the installed transformers, and a function that reads a shared prompt
+once.
+"""
 
 import functools
 import inspect
@@ -20,9 +22,10 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 def takes_cache(method: _Method) -> _Method:
     """
-    Decorate a method that has an argument `cache`, so that it also accepts the name `past_key_values`. The method must
-    pass the cache on as `**{CACHE: cache}`. The new signature has both names, because `generate` and PEFT read the
-    signature. A call raises `ValueError` if both names have a value.
+    Decorate a method that has an argument `cache`, so that a caller may also name this argument `past_key_values`. The
+    method must pass the cache to transformers as `**{CACHE: cache}`, because the name depends on the installed
+    version. The decorated method shows both names in its signature, because `generate` and PEFT read the signature. A
+    call raises `ValueError` if both arguments have a value.
     """
 
     @functools.wraps(method)
@@ -52,17 +55,18 @@ def without_length(model: Any) -> Any:
 @torch.no_grad()
 def read_once(model: Any, ids: torch.Tensor, mask: torch.Tensor, copies: int = 1) -> DynamicCache | None:
     """
-    Run the model once on each distinct prompt, and copy the cache to all rows with this prompt.
+    Run the model once on each distinct prompt, and copy the resulting key-value cache to all rows with this prompt.
 
     Args:
         model (`PreTrainedModel`): A causal model. It is called without length control.
-        ids, mask (`torch.LongTensor` of shape `(batch_size, n)`): Prompts, padded on the left.
-        copies (`int`, *optional*, defaults to 1): Number of rows for each prompt, such as beams.
+        ids, mask (`torch.LongTensor` of shape `(batch_size, n)`): The ids of the prompts, padded on the left to `n`
+            tokens, and their attention mask.
+        copies (`int`, *optional*, defaults to 1): Number of cache rows for each row of `ids`, such as beams.
 
     Returns:
         A cache of `batch_size * copies` rows and `n - 1` positions. The last position is left out, because a length
-        encoding may be added there. `None` if no two rows share a prompt, if `n` is 1, or if the model has no cache
-        that keeps all positions.
+        encoding may be added there. The result is `None` if no two rows of the cache share a prompt, if `n` is 1, or
+        if the model has no cache that stores all positions.
     """
     model = without_length(model)
     reads = inspect.signature(model.forward).parameters

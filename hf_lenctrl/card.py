@@ -1,4 +1,6 @@
-"""The layout of all model cards, and the card of a model that is pushed without a training run."""
+"""
+Functions that write model cards: their common layout, and the card of a model that is pushed without a training run.
+"""
 
 import json
 from pathlib import Path
@@ -32,7 +34,10 @@ print(predictor.predict_lengths([{text!r}], tokenizer))"""
 
 
 def methods_of(config) -> list[str]:
-    """Return a description of each method by which a model gets the length. The list may be empty."""
+    """
+    Return a list of descriptions, one for each method by which the model of a configuration gets the length. The list
+    may be empty.
+    """
     encoding, tokens = getattr(config, "length_encoding", "none"), getattr(config, "length_tokens", None)
     # An architecture from outside the package may have another encoding.
     found = [_METHODS.get(encoding, encoding)] if encoding != "none" else []
@@ -47,8 +52,8 @@ def methods_of(config) -> list[str]:
 
 def kind_of(config) -> str:
     """
-    Return the kind of a model for its card: its architecture, such as `"bart"`. The kind of a wrapped causal model
-    ends with "language", such as `"llama language"`.
+    Return the architecture of a model for its card, such as `"bart"`. For a wrapped causal model, add "language" to
+    the architecture of the inner model, such as `"llama language"`.
     """
     inner = getattr(config, "text_config", None)
     kind = config.model_type.removeprefix("lenctrl_") if inner is None else inner.model_type
@@ -57,11 +62,12 @@ def kind_of(config) -> str:
 
 def usage(config, name: str, *, text: str = TEXT, length: int | None = None, revision: str | None = None) -> str:
     """
-    Return the usage of a model in Markdown: how to install the package, and how to run the model on `text`.
+    Return the usage section of a model card in Markdown: how to install the package, and how to run the model.
 
     Args:
         config (`PreTrainedConfig`), name (`str`): The model's configuration and name. The name is either `"user/name"`
             on the Hub, or a local folder.
+        text (`str`, *optional*): Input of the example; by default a placeholder.
         revision (`str`, *optional*): Branch of the model on the Hub, if it is not `main`.
         length (`int`, *optional*): Requested length; by default the median of the training lengths, or a typical
             length if the median is unknown.
@@ -80,18 +86,21 @@ def usage(config, name: str, *, text: str = TEXT, length: int | None = None, rev
 
 
 def write_card(data: ModelCardData, title: str, about: str, use: str, *sections: str) -> ModelCard:
-    """Build a model card: metadata, a description of the model (`about`), its usage (`use`), and more sections."""
+    """
+    Build a model card from metadata (`data`), a title, a description of the model (`about`), its usage (`use`), and
+    more sections in Markdown.
+    """
     parts = [f"---\n{data}\n---", f"# {title}", about, f"## Use\n\n{use}", *filter(None, sections)]
     return ModelCard("\n\n".join(parts) + "\n")
 
 
 def minimal_card(model, name: str, revision: str | None = None, *sections: str) -> ModelCard:
     """
-    Return the minimal card of a model or a `LengthPredictor`: its description and usage, without measurements.
+    Return the minimal card of a model or a `LengthPredictor`: a description and the usage, without measurements.
 
     Args:
         name (`str`), revision (`str`, *optional*): See `usage`.
-        sections (`str`): More sections of the card.
+        sections (`str`): More sections of the card, in Markdown.
     """
     config, title = model.config, name.rpartition("/")[2]
     methods, unit = methods_of(config), getattr(config, "length_unit", "character")
@@ -111,12 +120,15 @@ def minimal_card(model, name: str, revision: str | None = None, *sections: str) 
 
 
 def bullets(lines) -> str:
-    """Return the lines as bullets of a Markdown list."""
+    """Return a Markdown list with a bullet for each of the `lines`."""
     return "\n".join(f"- {line}" for line in lines)
 
 
 class CardOnPush:
-    """Mixin for a `PreTrainedModel` whose `push_to_hub` writes `minimal_card` instead of the stub of transformers."""
+    """
+    Mixin for a `PreTrainedModel`. Its `push_to_hub` writes `minimal_card` in place of the empty card of transformers,
+    and does not change any other card.
+    """
 
     def _upload_modified_files(self, working_dir, repo_id, *args, revision=None, **kwargs):
         path = Path(working_dir, "README.md")

@@ -64,9 +64,10 @@ class Unit:
             returns `(units, state)`: the units that the character adds, an integer from 0 to 1024, and the next state.
             If a constraint must forbid the character in this state, the function returns `(units, state, False)`.
         kind (`Callable`, *optional*): A function from a character to its kind, any hashable value; by default the
-            character itself. A byte-level tokenizer can emit 450,000 characters, so few kinds save time.
-        count (`Callable`, *optional*): A function from a text to its units; by default `add_up`.
-        name (`str`, *optional*, defaults to `"unit"`): The name in messages.
+            character itself. Characters of the same kind have the same transitions. A byte-level tokenizer can emit
+            450,000 characters, so a function with few kinds saves time.
+        count (`Callable`, *optional*): A function from a text to its number of units; by default `add_up`.
+        name (`str`, *optional*, defaults to `"unit"`): The name of the unit in messages.
 
     Raises:
         `ValueError`: if `step` returns an invalid number of units, or if there are too many states.
@@ -104,7 +105,7 @@ class Unit:
         return self.name
 
     def add_up(self, text: str) -> int:
-        """Return the units of a text: the sum of the units that its characters add."""
+        """Return the number of units of a text: the sum of the units that its characters add."""
         units = context = 0
         for character in text:
             more, context, _ = self.step(context, self.kind(character))
@@ -112,7 +113,7 @@ class Unit:
         return units
 
     def kind(self, character: str) -> int:
-        """Return the id of the kind of a character."""
+        """Return the id of a character's kind, an index from 0."""
         if character not in self._kinds:
             value = self._kind_of(character)
             if value not in self._kind_number:
@@ -123,15 +124,19 @@ class Unit:
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
         """
-        Return the transition from a context (the id of a state) for a kind: the added units, the next context, and
-        whether a constraint may allow the character.
+        Return the transition from the state with the id `context`, for a character whose kind has the id `kind`. The
+        transition is a tuple: the units that the character adds, the id of the next state, and whether a constraint
+        may allow the character.
         """
         if (context, kind) not in self._steps:
             self._steps[context, kind] = self._first_step(context, self._values[kind])
         return self._steps[context, kind]
 
     def _first_step(self, context: int, value: Any) -> tuple[int, int, bool]:
-        """Compute a transition, check it, and assign an id (a context) to its next state."""
+        """
+        Compute the transition from the state with the id `context` for a character of the kind `value`, check it, and
+        assign an id to a new next state. Return the same tuple as `step`.
+        """
         units, state, *may = self._step_of(self._states[context], value)
         if not isinstance(units, Integral) or not 0 <= int(units) <= _DEAREST:
             raise ValueError(f"a step must add 0 to {_DEAREST} units, a whole number, got {units!r} for {value!r}")
@@ -143,11 +148,16 @@ class Unit:
         return int(units), self._context_of[state], all(may)
 
     def loose(self, context: int) -> int | None:
-        """Return the merged context that represents this context and similar contexts; `None` if there is none."""
+        """
+        Return the id of the merged state that represents the state `context` and similar states. Return `None` if
+        there is none, as always in this class; see `Columns.loose`.
+        """
         return None
 
     def alike(self) -> list[int]:
-        """Return, for each kind, the first kind that has the same transition in every state."""
+        """
+        Return a list with an item for each kind: the id of the first kind that has the same transition in every state.
+        """
         classes = [0] * len(self._values)
         for context, _ in enumerate(self._states):  # the list grows, because a transition may add a state
             known: dict[tuple, int] = {}
@@ -159,17 +169,17 @@ class Unit:
     @functools.cached_property
     def opened(self) -> "OpenCharacters":
         """
-        Return the groups of incomplete characters (characters of which only the first bytes are written). They are
-        needed if vocabulary entries split characters.
+        Return the groups of incomplete characters (characters of which only the first bytes are written). A unit table
+        needs the groups if vocabulary entries split characters.
         """
         return OpenCharacters(self)
 
 
 class Cost(Unit):
     """
-    A unit with one state, where the cost of a text is the sum of the costs of its characters. The kind of a character
-    is its cost. Raise `ValueError` if a cost is not an integer from 0 to 1024, or if the empty text has a cost other
-    than 0.
+    A unit whose automaton has one state: the cost of a text is the sum of the costs of its characters. `cost` is a
+    function from a text to its cost. The kind of a character is its cost. Raise `ValueError` if the cost of a
+    character is not an integer from 0 to 1024, or if the empty text has a cost other than 0.
     """
 
     def __init__(self, cost: Callable[[str], int], name: str = "cost"):
@@ -186,8 +196,9 @@ class Cost(Unit):
     def check_sum(self, texts: list[str]) -> None:
         """
         Raise `ValueError` if the cost of a text is not the sum of the costs of its characters. Check `texts` (texts of
-        vocabulary entries), the pairs of their most frequent characters, and built-in sequences. The sequences are
-        needed because entries seldom have several characters that form one, such as a flag emoji.
+        vocabulary entries), the pairs of their most frequent characters, and built-in sequences. The built-in
+        sequences are characters that combine, such as the characters of a flag emoji; vocabulary entries seldom
+        contain them.
         """
         common = [character for character, _ in Counter("".join(texts)).most_common(_COMMON)]
         pairs = ["".join(first + second for second in common) for first in common]
@@ -210,11 +221,11 @@ class Cost(Unit):
 
 class Learned(Unit):
     """
-    A unit whose automaton is learned from `measure`, a function from a text to its units. Two texts lead to the same
-    state if each of the `endings` adds the same units to both texts. `kind` replaces a character by a similar
-    character.
+    A unit whose automaton is learned from `measure`, a function from a text to its number of units. Two texts lead to
+    the same state if each of the `endings` adds the same number of units to both texts. `kind` is a function from a
+    character to the character that represents all similar characters. `options` are further arguments of `Unit`.
 
-    A constraint forbids a character that reduces the units of a text.
+    A constraint forbids a character that reduces the number of units of a text.
     """
 
     def __init__(
@@ -240,9 +251,9 @@ class Learned(Unit):
 
 class Columns(Learned):
     """
-    The unit of `count_columns`, learned from `wcswidth`. The unit follows the installed version's rules for joiners,
-    variation selectors, flags and conjuncts, because the width of such a sequence is not the sum of the widths of its
-    characters.
+    The unit `"width"`, which counts terminal columns like `count_columns`. The automaton is learned from the installed
+    version of `wcswidth`. The width of a sequence with joiners, variation selectors, flags or conjuncts is not the sum
+    of the widths of its characters, so a `Cost` is not enough.
 
     A constraint forbids control characters other than the newline. It also forbids U+FE0E after a wide emoji, because
     U+FE0E makes the emoji narrow.
@@ -270,13 +281,19 @@ class Columns(Learned):
         return (0, "", character == "\n") if character in "\n\t" else super()._grow(text, character)
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Return a transition, see `Unit.step`. The id of a merged context is below 0."""
+        """
+        Return a transition, as `Unit.step` does. `context` may also be the id of a merged state, which is below 0, see
+        `loose`.
+        """
         if context < 0 and (context, kind) not in self._steps:
             self._steps[context, kind] = self._loose_step(context, kind)
         return super().step(context, kind)
 
     def loose(self, context: int) -> int | None:
-        """Return the merged context for this context: -1 after text, -2 after a joiner, `None` in other cases."""
+        """
+        Return the id of the merged state that represents the state `context`: -1 for states after text, -2 for states
+        after a joiner, and `None` for other states.
+        """
         return self._stands.get(context)
 
     @functools.cached_property
@@ -295,9 +312,10 @@ class Columns(Learned):
 
     def _loose_step(self, context: int, kind: int) -> tuple[int, int, bool]:
         """
-        Return the transition of a merged context. The transition adds the maximum number of units over the original
-        contexts. A constraint may allow the character only if all original contexts allow the character and add the
-        same number of units, and if a single context, which may be merged, represents all their next contexts.
+        Return the transition from the merged state `context` for a kind. The transition adds the maximum number of
+        units over the original states. A constraint may allow the character only under two conditions: all original
+        states allow the character and add the same number of units; and one state, original or merged, represents all
+        their next states.
         """
         steps = {self.step(one, kind) for one in self._several[context]}
         units, to = {units for units, _, _ in steps}, {to for _, to, _ in steps}
@@ -309,9 +327,10 @@ class Columns(Learned):
 class OpenCharacters:
     """
     The groups of incomplete UTF-8 characters (characters of which only the first bytes are written). A group is an
-    equivalence class of first bytes that have the same continuations. The row of a group has a value for each of 64
-    possible next bytes. If this byte completes the character, the value is the character's kind. Otherwise the value
-    is the group of the longer incomplete character. -1 means that no character has these bytes.
+    equivalence class of first bytes that have the same continuations. Each group has a row with a value for each of
+    the 64 possible next bytes. If the byte completes the character, the value is the id of the character's kind in
+    `unit`. Otherwise the value is the group of the longer incomplete character. A value of -1 means that no character
+    has these bytes.
     """
 
     def __init__(self, unit: Unit):
@@ -342,22 +361,27 @@ class OpenCharacters:
         return rows, torch.where((rows < 0).all(dim=1)[group], -1, group)
 
     def groups(self) -> list[tuple[int, int]]:
-        """Return a pair for each group of incomplete characters: the number of missing bytes, and the group."""
+        """
+        Return a pair for each group of incomplete characters: the number of missing bytes, and the id of the group.
+        """
         return [(missing, group) for missing, of in self._group.items() for group in sorted({*of} - {-1})]
 
     def is_common(self, missing: int, group: int) -> bool:
-        """Return whether a group is common: it has living scripts or emoji, or two or more missing bytes."""
+        """
+        Return whether a group of incomplete characters is common: whether its first character belongs to a living
+        script or is an emoji, or whether two or more bytes are missing.
+        """
         first = self._group[missing].index(group) << 6 * missing
         return first < 0x3400 or 0xF900 <= first < 0x10000 or 0x1F000 <= first < 0x1FB00 or missing > 1
 
     def row(self, missing: int, group: int) -> list[int]:
-        """Return the row of a group, see `OpenCharacters`."""
+        """Return the row of a group: 64 values, one for each possible next byte, see `OpenCharacters`."""
         return self._rows[missing][group]
 
     def begun(self, data: bytes) -> tuple[int, int]:
         """
-        Return two values for an incomplete character with the first bytes `data`: the number of missing bytes, and the
-        group, see `OpenCharacters`.
+        Return two values for an incomplete character of which the bytes `data` are written: the number of missing
+        bytes, and the id of the group. The id is -1 if no character begins with these bytes.
         """
         missing = 1 if data[0] < 0xE0 else 2 if data[0] < 0xF0 else 3
         group = self._group[missing][data[0] & (0x1F, 0x0F, 0x07)[missing - 1]]

@@ -27,13 +27,13 @@ SINUSOIDS = ("paper", "fairseq")
 @dataclass(kw_only=True)
 class LengthControlRules:
     """
-    Fields of every length-controlled configuration, with rules that `@strict` checks after each construction.
+    The fields of every length-controlled configuration. `@strict` checks them each time a configuration is built.
 
     Fields:
-        length_encoding (`str`, defaults to `"ldpe"`): The encoding of the length that the decoder gets. `"ldpe"`,
-            `"lrpe"` and `"pre"`: see `hf_lenctrl.length_encoding`. `"pre_noise"`: `"pre"` with Gaussian noise on the
-            ratio in training, of standard deviation 2 / d_model, as its authors train. `"learned"`: an embedding of
-            the remaining length (LenEmb, Kikuchi et al. 2016; Nguyen et al. 2023, eq. 18-19); if
+        length_encoding (`str`, defaults to `"ldpe"`): The encoding through which the decoder reads the length.
+            `"ldpe"`, `"lrpe"` and `"pre"`: see `hf_lenctrl.length_encoding`. `"pre_noise"`: `"pre"` with Gaussian
+            noise (standard deviation 2 / d_model) on the ratio in training, as its authors train it. `"learned"`: an
+            embedding of the remaining length (LenEmb, Kikuchi et al. 2016; Nguyen et al. 2023, eq. 18-19); if
             `encoder_length_embedding` is set, the encoder uses the same table. `"scale"`: token embeddings are
             multiplied by the length (LC, Liu et al. 2018; see `length_scale`). `"none"`: no encoding.
         encoder_length_embedding (`bool`, defaults to `False`): Add an embedding of the length to each input embedding
@@ -43,9 +43,9 @@ class LengthControlRules:
         learned_lengths (`int`, defaults to 512): Number of rows in the embedding tables of `"learned"` and
             `encoder_length_embedding`, one row for each length from 0. Greater lengths share the last row, and lengths
             below 0 share the first row.
-        length_scale (`int`, defaults to 1): `"scale"` divides the length by this number. The value 1 gives LC as
-            published for a CNN. In a Transformer, such large embeddings hide the positions, so set this field to the
-            length of a typical target.
+        length_scale (`int`, defaults to 1): The number by which `length_encoding="scale"` divides the length before
+            the multiplication. The value 1 gives LC as published for a CNN. In a Transformer, embeddings of this size
+            hide the positions, so set this field to the length of a typical target.
         absolute_positions (`bool`, defaults to `False`): Keep the decoder's own positions and add the length encoding
             ("+PE" in Takase & Okazaki 2019). If `False`, the encoding replaces the positions. Always `True` for T5.
         sinusoids (`str`, defaults to `"paper"`): `"paper"` computes `"ldpe"` and `"lrpe"` by the equations of the
@@ -59,15 +59,16 @@ class LengthControlRules:
         length_constraint (`str`, *optional*): Default constraint: `"max"`, `"exact"` or `"min"`.
         length_tolerance (`int`, `float` or `tuple`, *optional*): With `length_constraint="exact"`, the default window
             around the length: a number of units, a share of the length, or a pair of these for shorter and longer
-            outputs. A call (or `from_pretrained`) that sets a constraint does not use this window.
+            outputs. If a call of `generate` or `from_pretrained` sets a constraint, this window is not used.
         length_predictor (`str`, *optional*): Hub name or path of the `LengthPredictor` that the pipeline uses for
             `length="predict"`; `"./name"` is a folder next to this configuration.
         length_tokens (`dict`, *optional*): Tokens before the source that state the requested length, in the form of
             `LengthTokens.to_dict`. The pipeline adds the tokens.
-        length_projection (`bool`, defaults to `False`): Pass the length encoding through a linear layer that starts
-            at zero, so that a pretrained model starts unchanged; see `add_length_control`.
-        length_optional (`bool`, defaults to `False`): The model was also trained on rows without a length. If no
-            length is given, or length 0, there is no encoding, and the model works as a model without length control.
+        length_projection (`bool`, defaults to `False`): Pass the length encoding through a linear layer that starts at
+            zero, so that a pretrained model starts unchanged; see `add_length_control`.
+        length_optional (`bool`, defaults to `False`): Whether the model was also trained on rows without a length. If
+            no length is given, or the length is 0, nothing is added to the embeddings, and the model works as a model
+            without length control.
         trained_lengths (`dict`, *optional*): Percentiles of the lengths of the training targets, in units: `"1%"`,
             `"50%"`, `"99%"` and `"max"`. `generate` warns if a length is far outside the range from `"1%"` to `"99%"`.
         unit_states (`int`, defaults to 1): Number of states of the model's `UnitTable`; `set_unit_table` sets this
@@ -95,8 +96,8 @@ class LengthControlRules:
     @classmethod
     def from_dict(cls: Any, config_dict, **kwargs):
         """
-        Build a configuration. If `kwargs` sets a constraint, drop the saved tolerance window. `generate` does the same
-        if its arguments set a constraint.
+        Build a configuration from a dictionary, as the base class does. If `kwargs` sets `length_constraint`, ignore
+        the saved `length_tolerance`. `generate` also ignores it if its arguments set a constraint.
         """
         if "length_constraint" in kwargs:
             config_dict = {**config_dict, "length_tolerance": None}
@@ -213,7 +214,10 @@ class LenCtrlUMT5Config(LengthControlRules, UMT5Config):
 
 
 def _of_text(name: str) -> property:
-    """Build a property for a special token id that `text_config` stores. `text_config` may be `None`."""
+    """
+    Build a property that reads and writes the special token id `name` of `text_config`. If `text_config` is `None`,
+    the property returns `None`.
+    """
     return property(
         lambda self: getattr(self.text_config, name, None), lambda self, value: setattr(self.text_config, name, value)
     )
@@ -221,7 +225,10 @@ def _of_text(name: str) -> property:
 
 @strict
 class _HoldsConfig(PreTrainedConfig):
-    """Configuration of a wrapper model. It also has the fields of `text_config`, the inner model's configuration."""
+    """
+    Configuration of a wrapper model. Its attributes include the fields of `text_config`, the inner model's
+    configuration.
+    """
 
     text_config: dict | PreTrainedConfig | None = None
 
@@ -230,7 +237,10 @@ class _HoldsConfig(PreTrainedConfig):
     eos_token_id = _of_text("eos_token_id")
 
     def __getattr__(self, name):
-        """Return a field of the inner configuration that this class does not have."""
+        """
+        Return the field `name` of the inner configuration. Python calls this method only for names that this class
+        does not have.
+        """
         if name.startswith("_") or not isinstance(self.__dict__.get("text_config"), PreTrainedConfig):
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
         return getattr(self.text_config, name)
@@ -251,7 +261,7 @@ class _HoldsConfig(PreTrainedConfig):
         return self.text_config._get_generation_parameters()
 
     def convert_rope_params_to_dict(self, **kwargs):
-        """Return the arguments unchanged, because `text_config` has converted and checked its own fields."""
+        """Return `kwargs` unchanged, because `text_config` has converted and checked its own fields."""
         return kwargs
 
     def validate_rope(self):
@@ -262,7 +272,10 @@ class _HoldsConfig(PreTrainedConfig):
 
 @strict
 class LenCtrlCausalLMConfig(LengthControlRules, _HoldsConfig):
-    """`LengthControlRules` for a wrapped causal language model, whose configuration is `text_config`."""
+    """
+    Configuration of a wrapped causal language model: the fields of `LengthControlRules`, and `text_config`, the
+    configuration of the inner model.
+    """
 
     model_type = "lenctrl_causal_lm"
     sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="llama")}
@@ -270,7 +283,7 @@ class LenCtrlCausalLMConfig(LengthControlRules, _HoldsConfig):
     absolute_positions: bool = True
 
     def validate_causal_length_control(self):
-        """Raise `ValueError` if a field needs an encoder, or would break a pretrained causal model."""
+        """Raise `ValueError` if the value of a field needs an encoder, or would break a pretrained causal model."""
         if not self.absolute_positions:
             raise ValueError("absolute_positions=False would take a causal model's positions away; leave it out")
         for name in ("encoder_length_embedding", "length_head", "length_tokens"):
@@ -282,7 +295,10 @@ class LenCtrlCausalLMConfig(LengthControlRules, _HoldsConfig):
 
 @strict
 class LenCtrlSeq2SeqLMConfig(LengthControlRules, _HoldsConfig):
-    """`LengthControlRules` for a wrapped encoder-decoder, whose configuration is `text_config`."""
+    """
+    Configuration of a wrapped encoder-decoder: the fields of `LengthControlRules`, and `text_config`, the
+    configuration of the inner model.
+    """
 
     model_type = "lenctrl_seq2seq_lm"
     sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="bart")}
@@ -295,7 +311,7 @@ class LenCtrlSeq2SeqLMConfig(LengthControlRules, _HoldsConfig):
         return self.text_config.get_text_config(decoder=decoder, encoder=encoder)
 
     def validate_seq2seq_length_control(self):
-        """Raise `ValueError` if a field would change modules of the inner model."""
+        """Raise `ValueError` if the value of a field would change modules of the inner model."""
         if not self.absolute_positions:
             raise ValueError("absolute_positions=False would take the positions of a wrapped model; leave it out")
         for name in ("encoder_length_embedding", "length_head"):

@@ -25,9 +25,10 @@ CONTROLLED: dict[tuple[type, type], type] = {}
 
 def control(part: Any, mixin: type) -> None:
     """
-    Add length control to `part`, a Transformers module, in place. The class of `part` becomes a subclass whose first
-    base is `mixin`, as in the library `adapters`. This takes half the time and memory of building the module again.
-    The existing submodules stay; `add_length_control` adds new submodules.
+    Add length control to `part`, a module of a Transformers model, in place. The class of `part` becomes a subclass
+    that inherits first from `mixin` and then from the old class, as in the library `adapters`. This takes half the
+    time and memory of building the module again. The existing submodules stay; the method `add_length_control` of
+    `mixin` adds new submodules.
     """
     part.__class__ = CONTROLLED[mixin, type(part)]
     part.add_length_control()
@@ -36,12 +37,15 @@ def control(part: Any, mixin: type) -> None:
 def pair_mask(queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype, causal: bool = False) -> torch.Tensor:
     """
     Return the additive attention mask of packed rows, `(batch_size, 1, queries, keys)`. A packed row holds several
-    sources or several targets. A token attends only to the tokens of its pair. If `causal` is set, it attends only to
-    itself and to earlier tokens of its pair.
+    sources, or the targets of these sources. A source and its target are a pair. A token attends only to the tokens of
+    its pair. If `causal` is set, it attends only to itself and to earlier tokens of its pair.
 
     Args:
-        queries (`torch.LongTensor` of shape `(batch_size, queries)`): The id of each token's pair, 0 for padding.
-        keys (`torch.LongTensor` of shape `(batch_size, keys)`): The id of the pair of each attended token.
+        queries (`torch.LongTensor` of shape `(batch_size, queries)`): The id of each attending token's pair, 0 for
+            padding.
+        keys (`torch.LongTensor` of shape `(batch_size, keys)`): The id of each attended token's pair, 0 for padding.
+        dtype (`torch.dtype`): The mask's dtype. The mask is 0 where attention is allowed, and the lowest number of
+            this dtype elsewhere.
     """
     seen = (queries.unsqueeze(2) == keys.unsqueeze(1)).unsqueeze(1)
     seen = seen.tril() if causal else seen
@@ -49,7 +53,9 @@ def pair_mask(queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype, cau
 
 
 class _AddsNothing:
-    """Mixin of a position module whose `forward` returns zero."""
+    """
+    Mixin of a module of position embeddings. Its `forward` returns zero, so that the base class adds no positions.
+    """
 
     def forward(self, *args, **kwargs) -> torch.Tensor:
         given = next(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
@@ -57,14 +63,15 @@ class _AddsNothing:
 
 
 class _NoPositions(_AddsNothing, nn.Module):
-    """Module that replaces the decoder's position embeddings if the length encoding takes their place."""
+    """Module in place of the decoder's position embeddings, for a length encoding that replaces the positions."""
 
 
 class PositionsOfIds(_AddsNothing):
     """
-    Position embeddings of M2M100, which skip padding ids. The encoder and decoder of Transformers would call `forward`
-    with embeddings, which do not show the padding. So the controlled encoder and decoder add the positions with the
-    method `of`, and `forward` returns zero.
+    Mixin for the position embeddings of M2M100, which give no position to padding. The encoder and decoder of
+    Transformers would call `forward` with token embeddings, from which padding cannot be recognized. So the
+    length-controlled encoder and decoder call the method `of` with the ids and add its result themselves, and
+    `forward` returns zero.
     """
 
     def add_length_control(self) -> None:
@@ -72,8 +79,8 @@ class PositionsOfIds(_AddsNothing):
 
     def of(self: Any, input_ids, embeds: torch.Tensor, cache) -> torch.Tensor:
         """
-        Return the position embeddings for the ids, or for `embeds` if there are no ids,
-        `(batch_size, sequence_length, d_model)`.
+        Return the position embeddings, `(batch_size, sequence_length, d_model)`, for `input_ids`, or for `embeds` if
+        there are no ids. The positions continue after those in the cache.
         """
         ids = None if input_ids is None else input_ids.to(self.weights.device)
         seen = 0 if cache is None else cache.get_seq_length()
@@ -81,7 +88,7 @@ class PositionsOfIds(_AddsNothing):
 
 
 class _Part:
-    """Common base class of the length-controlled encoder and decoder."""
+    """Common base class of the length-controlled encoders and decoders."""
 
     def __init__(self: Any, *args, **kwargs):
         super().__init__(*args, **kwargs)  # runs only if a part is built alone; `control` runs no `__init__`
@@ -99,9 +106,10 @@ class _Part:
 
     def _with_positions_of_pairs(self: Any, embeds, pair_ids, scale: float = 1.0):
         """
-        Return the embeddings, corrected so that positions restart at each pair. The parent's `forward` will add
-        positions in the row, so add the difference between positions in the pair and positions in the row. The
-        parent's `forward` also multiplies embeddings by `scale`, so divide the difference by `scale`.
+        Return the embeddings of packed rows, corrected so that positions restart at each pair. The `forward` of the
+        parent class will add the position in the row, so this method adds the difference between the position in the
+        pair and the position in the row. The parent's `forward` also multiplies embeddings by `scale`, so this method
+        divides the difference by `scale`. For `pair_ids` see `pair_mask`.
         """
         positions = getattr(self, "embed_positions", None)
         if positions is None or isinstance(positions, _NoPositions):
@@ -113,7 +121,10 @@ class _Part:
         return embeds + (own - stock).to(embeds) / scale
 
     def resize_position_embeddings(self: Any, new_num_position_embeddings: int) -> None:
-        """Resize the positions with the base model's method, unless the length encoding has replaced the positions."""
+        """
+        Resize the position embeddings with the base model's method, unless a length encoding has replaced the
+        positions.
+        """
         positions = self.embed_positions
         super().resize_position_embeddings(new_num_position_embeddings)  # type: ignore[misc]
         if isinstance(positions, _NoPositions):
@@ -131,13 +142,13 @@ class LengthControlledEncoder(_Part):
     Encoder that reads the length if `config.encoder_length_embedding` is set (Nguyen et al. 2023, eq. 16-17).
 
     If the decoder has an embedding table of lengths too, the encoder uses the decoder's table (`share_length_table`).
-    Both parts then share one module, which is saved once, and which an adapter changes for both.
+    This shared module is saved once, and an adapter of it changes both encoder and decoder.
     """
 
     _table_of: tuple[Any, ...] = ()  # the decoder; in a tuple, so that it does not become a submodule of the encoder
 
     def add_length_control(self) -> None:
-        """Add the new modules; `control` or the constructor calls this method once."""
+        """Add the new modules of the encoder; `control` or the constructor calls this method once."""
         fill_positions(getattr(self, "embed_positions", None), self.config)
         if self.config.encoder_length_embedding:
             self.length_embedding = EncoderLengthEmbedding(self.config.learned_lengths, self.config.d_model)
@@ -155,7 +166,8 @@ class LengthControlledEncoder(_Part):
 
     def state_dict(self: Any, *args, prefix: str = "", **kwargs):
         """
-        Return the base class's state dictionary. If the encoder is saved without the model, add the shared table.
+        Return the state dictionary, as the base class does. If the encoder is saved without the model, include the
+        embedding table that it shares with the decoder.
         """
         found = super().state_dict(*args, prefix=prefix, **kwargs)  # type: ignore[misc]
         if self._table_of and not prefix:
@@ -173,8 +185,8 @@ class LengthControlledEncoder(_Part):
         **kwargs,
     ):
         """
-        Run the encoder. For `length` and `pair_ids` see `LengthControlledDecoder.forward`. `progress` is ignored. This
-        argument exists because a model passes the same arguments to both parts.
+        Run the encoder. For `length` and `pair_ids` see `LengthControlledDecoder.forward`. `progress` is ignored; the
+        argument exists because a model passes the same arguments to its encoder and its decoder.
         """
         if pair_ids is not None:
             inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
@@ -201,13 +213,13 @@ class LengthControlledDecoder(_Part, LengthSignal):
     """
     Decoder that adds a length encoding to its token embeddings, or multiplies the embeddings by the length.
 
-    It passes the result to the parent's `forward` as `inputs_embeds`, so no code of the parent is copied. If
-    `config.absolute_positions` is false, the length encoding replaces the positions, as in the published LDPE and
-    LRPE.
+    It passes the result as `inputs_embeds` to the `forward` of the parent class, so no code of the parent class is
+    copied. If `config.absolute_positions` is false, the length encoding replaces the positions, as in the published
+    LDPE and LRPE.
     """
 
     def add_length_control(self) -> None:
-        """Add the new modules; `control` or the constructor calls this method once."""
+        """Add the new modules of the decoder; `control` or the constructor calls this method once."""
         config = self.config
         self.add_length_signal()
         fill_positions(getattr(self, "embed_positions", None), config)
@@ -239,11 +251,11 @@ class LengthControlledDecoder(_Part, LengthSignal):
             input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Decoder input ids.
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Length to condition
                 on, in units; defaults to `config.length`, except in training.
-            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units produced before
-                each prediction; by default counted from `input_ids`. Required if embeddings are given instead of ids.
-                Also required if the cache is filled, because only the last token is then given.
+            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Number of units
+                produced before each prediction; by default counted from `input_ids`. Required if embeddings are given
+                instead of ids. Also required if the cache is filled, because only the last token is then given.
             pair_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): For packed rows (see
-                `pair_mask`), the id of each token's pair. `length` and `progress` then have a value for each token.
+                `pair_mask`), the id of each token's pair. `length` and `progress` then have the shape of `pair_ids`.
 
         Raises:
             `ValueError`: if no length is known, if the model ignores lengths but `length` is given, or if the progress

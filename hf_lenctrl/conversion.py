@@ -1,4 +1,6 @@
-"""Functions that find the class and tokenizer of a checkpoint, and that add or remove length control."""
+"""
+Functions that find the Auto class and the tokenizer of a checkpoint, and functions that add or remove length control.
+"""
 
 import copy
 import logging
@@ -59,9 +61,9 @@ class _AdaptedModel:
 
 def auto_class(name, **kwargs) -> Any:
     """
-    Return the Auto class that loads a checkpoint. The configuration of `name` decides between `AutoModelForSeq2SeqLM`
-    and `AutoModelForCausalLM`. For an adapter, return a class whose `from_pretrained` is `load_adapter`. `kwargs` are
-    options of `from_pretrained`.
+    Return the class whose `from_pretrained` loads the checkpoint `name`. This is `AutoModelForSeq2SeqLM` or
+    `AutoModelForCausalLM`, as the checkpoint's configuration says. For an adapter, it is a class whose
+    `from_pretrained` is `load_adapter`. `kwargs` are options of `from_pretrained`.
     """
     if is_adapter(name, **kwargs):
         return _AdaptedModel
@@ -86,8 +88,8 @@ def tokenizer_of(name, **kwargs) -> Any:
 
 def check_tokenizer(tokenizer, name, model=None) -> None:
     """
-    Raise `ValueError` if the tokenizer is None, has only special entries, or has a number of entries that does not fit
-    the model.
+    Raise `ValueError` if the tokenizer is `None`, if it has only special entries, or if its number of entries does not
+    fit the model. `name` is the name of the checkpoint in messages. Without a model, skip the last check.
     """
     separate = getattr(tokenizer, "separate_vocabs", False)
     special = () if tokenizer is None else {*tokenizer.all_special_tokens, "<mask>"}
@@ -110,7 +112,8 @@ def _no_tokenizer(name) -> str:
 @dataclass(frozen=True)
 class LoadedModel:
     """
-    A model that `pipeline(...)` has loaded, and the Hub options that can load a length predictor from its repository.
+    A model that `pipeline(...)` has loaded, with the Hub options of this call. The pipeline uses the options again to
+    load a length predictor from the model's repository.
     """
 
     model: PreTrainedModel
@@ -123,7 +126,10 @@ class LoadedModel:
 
 
 class PipelineModel(AutoModelForSeq2SeqLM):
-    """An Auto class for the pipeline: `from_pretrained` loads any model of this package as a `LoadedModel`."""
+    """
+    An Auto class for the pipeline. Its `from_pretrained` loads an encoder-decoder, a causal model or an adapter, and
+    returns it in a `LoadedModel`.
+    """
 
     @classmethod
     def from_pretrained(cls, name, *args, **kwargs):
@@ -134,7 +140,10 @@ class PipelineModel(AutoModelForSeq2SeqLM):
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """The names of the parameters that the addition of length control to a model kept, added, and dropped."""
+    """
+    The names of parameters, as a report of `add_length_control`: `kept` are the parameters of the given model that the
+    new model also has, `new` are added, and `dropped` exist only in the given model.
+    """
 
     kept: tuple[str, ...]
     new: tuple[str, ...]
@@ -152,7 +161,7 @@ def _report(model, theirs: set[str]) -> ConversionReport:
 
 
 class ConversionOptions(TypedDict, total=False):
-    """Options of `add_length_control`, for type checkers."""
+    """Keyword arguments of `add_length_control`, for type checkers."""
 
     length_encoding: str
     length_unit: str
@@ -237,7 +246,7 @@ def add_length_control(
         length_encoding (`str`, *optional*, defaults to `"ldpe"`): `"ldpe"`, `"lrpe"`, `"pre"`, `"pre_noise"` or
             `"learned"`.
         length_unit (`str`, *optional*, defaults to `"token"`): The name of a unit, see `docs/units.md`, or `"cost"`.
-        cost (`Unit` or `Callable[[str], int]`, *optional*): The unit or function that counts `"cost"`, see
+        cost (`Unit` or `Callable[[str], int]`, *optional*): For the unit `"cost"`: a unit or function of your own, see
             `UnitTable.from_tokenizer`.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's tokenizer; by default the tokenizer in the
             model's folder. Required if the model is passed as an object.
@@ -248,8 +257,8 @@ def add_length_control(
             `length_constraint` are the defaults of `generate`.
 
     Returns:
-        The length-controlled model, in eval mode; its `conversion_report` (`ConversionReport`) names the kept, new and
-        dropped parameters.
+        The length-controlled model, in eval mode. Its attribute `conversion_report` is a `ConversionReport`, which
+        names the kept, new and dropped parameters.
 
     Raises:
         `ValueError`: if the architecture cannot read a length, if the model has length control already, if the
@@ -346,8 +355,8 @@ def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
 
 def _wrapper_of(plain: Any) -> type[LengthControlWrapper] | None:
     """
-    Return the class that wraps the model `plain` to add length control. Return `None` if this package has separate
-    length-controlled classes for the model's architecture.
+    Return the wrapper class that adds length control to `plain`, a model without length control. Return `None` if the
+    architecture of `plain` needs no wrapper, because this package has length-controlled classes for it.
     """
     if not plain.config.is_encoder_decoder:
         return LenCtrlForCausalLM

@@ -1,4 +1,4 @@
-"""The pipeline of a checkpoint that is loaded with `trust_remote_code=True`. This code calls the installed package."""
+"""Pipeline code in a checkpoint, for `trust_remote_code=True`. The code calls the installed package `hf_lenctrl`."""
 
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ class CustomPipeline:
     """
     Builder of the package's pipeline for `transformers.pipeline(model=name, trust_remote_code=True)`.
 
-    A checkpoint does not contain the pipeline's code, which would double the code in the checkpoint. The package loads
-    the model again with its own classes, because the checkpoint has copies of the model classes. Raise `ImportError`
-    if the package is not installed.
+    A checkpoint has copies of the model classes. It has no copy of the pipeline, because this would double the code in
+    the checkpoint. So the builder calls the installed package, which loads the model again with its own classes. Raise
+    `ImportError` if the package is not installed.
     """
 
     # transformers reads these names to decide what it loads for a pipeline
@@ -37,5 +37,8 @@ class CustomPipeline:
 
 
 def custom_pipelines(auto_class: str) -> dict[str, dict[str, Any]]:
-    """Return the entry of `config.json` that tells transformers where the pipeline of a model is."""
+    """
+    Return the value of the field `custom_pipelines` in `config.json`. It tells transformers which class builds the
+    pipeline of a model, and which Auto class (`auto_class`, such as `"AutoModelForCausalLM"`) loads the model.
+    """
     return {TASK: {"impl": f"custom_pipeline.{CustomPipeline.__name__}", "pt": [auto_class], "type": "text"}}

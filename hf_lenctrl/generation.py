@@ -27,8 +27,8 @@ _PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids",
 @dataclass(frozen=True)
 class PromptSpan:
     """
-    The position of a causal model's prompt in a call of `generate`, and the thoughts (reasoning text) after the
-    prompt.
+    The columns of a causal model's prompt in a call of `generate`, and the counter for an answer after thoughts
+    (reasoning text).
     """
 
     start: int  # cached columns before the ids
@@ -39,12 +39,13 @@ class PromptSpan:
 
 def defaults_for(model, generation_config=None) -> dict[str, Any]:
     """
-    Return the default of each option in `lengths.OPTIONS`; `None` if there is no default.
+    Return a dictionary with the default of each option in `lengths.OPTIONS`; `None` for an option without a default.
 
     A default comes from the model's configuration, the model's generation configuration or the argument
-    `generation_config`. A later configuration in this list overrides an earlier configuration. Warn once if the
-    model's two configurations differ. If a configuration sets a constraint but no tolerance window, the window of
-    earlier configurations is removed. A window that is a list (a pair in JSON) becomes a tuple.
+    `generation_config`. A later configuration in this list overrides an earlier configuration. Warn once if the length
+    or the constraint differs between the model's two configurations. If a configuration sets a constraint but no
+    tolerance window, it removes the window of earlier configurations. A window that is a list (a pair in JSON) becomes
+    a tuple.
 
     Raises:
         `ValueError`: if there is a window but the constraint is not `"exact"`, or if a generation configuration has a
@@ -79,8 +80,9 @@ def defaults_for(model, generation_config=None) -> dict[str, Any]:
 
 def warn_of_range(length: torch.Tensor, trained: dict | None, unit: str) -> None:
     """
-    Warn, once for each model, if lengths `(batch_size,)` are far outside `trained_lengths`, the model's training
-    lengths.
+    Warn if a length in `length (batch_size,)` is far outside the lengths of the training targets. `trained` is the
+    field `trained_lengths` of the model's configuration, and `unit` is the model's unit. Warn only once for each
+    model.
     """
     length = length[length > 0]  # 0 means no length
     if trained and len(length) and bool(((length < 0.9 * trained["1%"]) | (length > 1.1 * trained["99%"])).any()):
@@ -94,7 +96,7 @@ def warn_of_range(length: torch.Tensor, trained: dict | None, unit: str) -> None
 
 @dataclass(frozen=True)
 class Resolved:
-    """The length options of a call of `generate`, with the defaults filled in."""
+    """The length options of a call of `generate`, in which defaults replace the options that the call does not set."""
 
     # "stock": call the base class; "none": call a length-controlled model, but without a length
     mode: Literal["stock", "none", "length"]
@@ -109,7 +111,7 @@ def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tol
     Resolve the length options of a call of `generate`: fill in the defaults, and choose the mode.
 
     Args:
-        config (`PreTrainedConfig`): The model's configuration, of which `length_controlled` and `length_optional` are
+        config (`PreTrainedConfig`): The model's configuration; only `length_controlled` and `length_optional` are
             read.
         defaults (`dict`): The defaults of the options, see `defaults_for`.
         unit (`str`): The model's unit.
@@ -151,7 +153,7 @@ def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tol
 
 
 class LengthControlledGeneration:
-    """Mixin for every model of this package, whose `generate` takes a length."""
+    """Mixin for every model of this package: it adds a method `generate` that takes a length."""
 
     config: PreTrainedConfig
     device: Any  # most subclasses define `device` and `unit_table` as properties
@@ -177,38 +179,40 @@ class LengthControlledGeneration:
 
         Unless `max_length` or `max_new_tokens` is set (as an argument or in `generation_config`), the maximum number
         of new tokens comes from the length, and is large enough to cut no output. The length also overrides the
-        checkpoint's `min_length`. This method does not choose among candidates; the pipeline does.
+        checkpoint's `min_length`. This method does not generate several candidates and choose the best; the pipeline
+        does.
 
         Args:
             length (`int`, `list[int]`, `torch.LongTensor` or array, *optional*): Requested length in units, for the
-                whole batch or for each example. `None` disables a default length. If there is no
-                length, or the length is 0, a model with `length_optional` works as a model without length control.
-                Several lengths for a single text give one output for each length; the encoder runs only once if its
-                input does not include the length. A dictionary of two units, `{"character": 30, "word": 6}`, has a
-                length in the model's unit, and a maximum in a second unit. A dictionary needs the argument
-                `tokenizer`, and its default constraint is `"max"`.
-            length_constraint (`str`, *optional*): `"max"`: never longer than `length`. `"exact"`: this length, or a
-                warning if the vocabulary does not allow it. `"min"`: never shorter, and at most four times as long.
-                `None`: no constraint, which is the default if there is no length. See
-                `LengthConstraintLogitsProcessor`.
-            length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window: `length` is the
-                planned length, and the produced length may differ from it by at most this tolerance. The value is a
-                number of units (4), a share of the length (0.1), a pair of these for shorter and longer outputs,
-                `(0, 4)`, or a list with one such item for each example. A share is rounded down, to at least one unit;
-                0 means no window. The default is used only if the constraint is the default too.
+                whole batch or for each example. `None` disables a default length. If there is no length, or the length
+                is 0, a model with `length_optional` works as a model without length control. Several lengths for a
+                single text give one output for each length; the encoder then runs only once, unless it reads the
+                length. A dictionary of two units, such as `{"character": 30, "word": 6}`, has a length in the model's
+                unit, and a maximum in a second unit. With a dictionary, the argument `tokenizer` is required, and the
+                default constraint is `"max"`.
+            length_constraint (`str`, *optional*): The constraint. `"max"`: outputs are never longer than `length`.
+                `"exact"`: outputs have this length; a warning names outputs for which this is impossible. `"min"`:
+                outputs are never shorter than `length`, and at most four times as long. `None`: no constraint. If
+                there is no length, the default is `None`. See `LengthConstraintLogitsProcessor`.
+            length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): A window for the constraint `"exact"`:
+                `length` is the planned length, and the produced length may differ from `length` by at most this
+                tolerance. The value is a number of units (4), a share of the length (0.1), a pair of these for shorter
+                and longer outputs (`(0, 4)`), or a list with one such item for each example. A share is rounded down,
+                to at least one unit; 0 means no window. The default of this option is used only if the constraint is
+                also the default.
             length_from (`str` or `list[int]`, *optional*): For a causal model that writes thoughts (reasoning text)
                 before the answer: the marker that ends the thoughts, such as `"</think>"`, or its ids. Only the answer
-                after the marker is counted, without white space at its start. A marker in the prompt is used if only
-                white space follows the marker. Needs `tokenizer=`. If an output has no marker, its length is not
-                controlled, and a warning says so.
+                after the marker is counted, without white space at its start. A marker at the end of the prompt,
+                before optional white space, counts too. The argument `tokenizer` is required. If an output has no
+                marker, its length is not controlled, and a warning says so.
             thinking_budget (`int`, *optional*): The maximum number of new tokens of thoughts. After this number, the
                 marker is added.
             guidance_scale (`float`, *optional*): For a model with `length_optional`, the strength of guidance towards
                 the length, see `LengthGuidanceLogitsProcessor`; 1.5 to 3 are useful. Each step then runs the model
                 twice.
 
-        A default comes from the argument `generation_config`, or else the model's `generation_config`, or else
-        `config`.
+        The defaults of `length`, `length_constraint` and `length_tolerance` come from the argument
+        `generation_config`, or else from the model's `generation_config`, or else from its `config`.
 
         Raises:
             `TypeError`, `ValueError`: if a length is missing, not an integer, below 1, or too long for the decoder's
@@ -259,7 +263,10 @@ class LengthControlledGeneration:
         )
 
     def _plan(self, kwargs: dict, target: Target, thoughts: Thoughts | None, table: UnitTable) -> None:
-        """Add to `kwargs` the planned length, the thoughts (reasoning text) and the guidance."""
+        """
+        Complete `kwargs`, the arguments of `generate`, for a length-controlled model: add the planned length, the
+        thoughts (reasoning text), and the logits processor of the guidance.
+        """
         kwargs["length"] = target.length
         if self.config.is_encoder_decoder:
             kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
@@ -274,8 +281,9 @@ class LengthControlledGeneration:
 
     def _guide(self, kwargs: dict, scale: float, batch_size: int) -> None:
         """
-        Add the logits processor of the length guidance to `kwargs`. If the model has an encoder that has not run, run
-        it here. Raise `ValueError` if the model needs a length in each call, or if there is a negative prompt.
+        Add the logits processor of the length guidance to `kwargs`. `scale` is the strength of the guidance. If the
+        model has an encoder and `kwargs` has no encoder outputs, run the encoder. Raise `ValueError` if the model
+        needs a length in each call, or if there is a negative prompt.
         """
         if not self.config.length_optional or kwargs.get("negative_prompt_ids") is not None:
             raise ValueError(
@@ -296,8 +304,8 @@ class LengthControlledGeneration:
 
     def _check_thinking(self, length_from, budget, without: bool) -> None:
         """
-        Raise `ValueError` if the options for thoughts (reasoning text) have no effect, either because the model is an
-        encoder-decoder, or because no length was given to `generate` (`without`).
+        Raise `ValueError` if the options for thoughts (reasoning text) have no effect. This is the case if the model
+        is an encoder-decoder, or if `generate` got no length (`without`).
         """
         given = f"length_from={length_from!r}" if budget is None else f"thinking_budget={budget}"
         if self.config.is_encoder_decoder:
@@ -316,8 +324,8 @@ class LengthControlledGeneration:
 
     def _one_text(self, inputs, kwargs: dict, many: int) -> tuple:
         """
-        Return the inputs and the keyword arguments of `generate` for `many` outputs of one text. Run the encoder once
-        if possible.
+        Return the inputs and the keyword arguments with which `generate` writes `many` outputs of one text. Run the
+        encoder here, once, if it does not read the length.
         """
         rows = torch.zeros(many, dtype=torch.long)  # an index on the CPU works for tensors on any device
         kwargs |= {name: kwargs[name][rows] for name in _PER_ROW if kwargs.get(name) is not None}
@@ -346,8 +354,8 @@ class LengthControlledGeneration:
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         """
-        Call the base class's method, but keep `length`, because the method removes arguments that are fields of the
-        generation configuration.
+        Call the base class's method, but keep `length` and the other arguments in `_OURS` for the model. The base
+        method would remove those that are also fields of the generation configuration.
         """
         ours = {name: kwargs.pop(name) for name in _OURS if name in kwargs}
         config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
@@ -355,8 +363,8 @@ class LengthControlledGeneration:
 
     def _get_candidate_generator(self, *args, model_kwargs, assistant_model=None, **kwargs):
         """
-        Build the candidate generator of assisted generation. If the draft model has no length control, it gets the
-        constraint but no length.
+        Build the candidate generator of assisted generation. If the draft model (`assistant_model`) has no length
+        control, pass it no length; the constraint applies to it in any case.
         """
         draft = getattr(assistant_model, "config", None)
         if assistant_model is not None and not getattr(draft, "length_controlled", False):

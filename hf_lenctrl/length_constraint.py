@@ -1,4 +1,4 @@
-"""The logits processor that keeps outputs within their requested lengths."""
+"""The logits processor that restricts outputs to their requested lengths."""
 
 import copy
 import inspect
@@ -17,23 +17,25 @@ from .thoughts import thoughts_of
 class LengthConstraintLogitsProcessor(LogitsProcessor):
     """
     A hard constraint on the length of each output. The constraint works in any unit, with any model (length-controlled
-    or not), and with greedy search, beam search or sampling. A length-controlled model builds this processor from
-    `length_constraint=`. With other models, pass the processor to `generate`.
+    or not), and with greedy search, beam search or sampling. A length-controlled model builds this processor if
+    `generate` gets `length_constraint`. For other models, pass the processor to `generate`.
 
-    The processor masks vocabulary entries that do not fit, that would leave a character incomplete (byte-level BPE),
-    or that add no units. EOS is masked as long as `constraint` does not allow an end. The scores of other entries do
-    not change, so beam search prefers outputs that end where the model would end. If no entry fits, EOS is allowed. If
-    no entries add up to an `"exact"` length, the output has the next shorter possible length. Masks of other
-    processors stay, except inside a character that is split over entries, because the character is always completed.
+    The processor masks vocabulary entries that do not fit into the remaining length, that would leave a character
+    incomplete (byte-level BPE), or that add no units. EOS is masked while the constraint does not allow the text to
+    end. The scores of other entries do not change, so beam search prefers outputs that end where the model would end.
+    If no entry fits, EOS is allowed. If no entries add up to an `"exact"` length, the output has the next shorter
+    possible length. Masks of other processors stay, except inside a character that is split over entries, because the
+    character is always completed.
 
     Args:
         unit_table (`UnitTable`): Table of the units that each entry of the model's vocabulary adds.
         length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Requested length in units, one for
             all examples or one for each example.
-        constraint (`str`, *optional*, defaults to `"max"`): `"max"`: never longer. `"exact"`: this length. `"min"`:
-            never shorter, and at most four times as long.
-        tolerance (`int`, `float`, `tuple` or `list`, *optional*): For `"exact"`, a window around the length, see
-            `length_tolerance` of `generate`.
+        constraint (`str`, *optional*, defaults to `"max"`): `"max"`: outputs are never longer than `length`.
+            `"exact"`: outputs have this length. `"min"`: outputs are never shorter than `length`, and at most four
+            times as long.
+        tolerance (`int`, `float`, `tuple` or `list`, *optional*): A window around the length for the constraint
+            `"exact"`, see `length_tolerance` of `generate`.
         eos_token_id (`int` or `list[int]`): Ids that end an output.
         max_length (`int` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): The limit of `generate` in
             positions, EOS included, for all examples or for each example. Outputs are complete before the limit. If an
@@ -112,8 +114,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def of(self, examples: torch.Tensor) -> "LengthConstraintLogitsProcessor":
         """
-        Return a processor for other rows. `examples (rows,)` has the index of each row's example; an index may occur
-        repeatedly.
+        Return a copy of this processor for a batch with other rows. Row `i` of the new batch belongs to the example
+        with the index `examples[i]`; several rows may belong to the same example. `examples` has the shape `(rows,)`.
         """
         own = copy.copy(self)
         own.low, own.high = self.low[examples], self.high[examples]
@@ -123,9 +125,12 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def __call__(self, input_ids, scores):
         """
-        Return the scores with `-inf` for entries that the constraint forbids, for ids `(rows, sequence_length)` and
-        logits or log-probabilities `(rows, vocab_size)`. Each example has one or more consecutive rows (beams,
-        samples).
+        Return a copy of `scores` with `-inf` for entries that the constraint forbids.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(rows, sequence_length)`): Ids of the prompt and of the texts so
+                far. Each example has one or more consecutive rows (beams, samples).
+            scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits or log-probabilities of the next entry.
         """
         rows, vocab_size = scores.shape
         rules = self.rules
@@ -148,12 +153,13 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def constrain(self, scores, state, remaining, slack=None, left=None, start=None):
         """
-        Constrain scores in place, for texts whose units are already counted. The order of the steps matters:
+        Mask in place the scores of entries that the constraint forbids. The caller has counted the units of the texts.
+        The order of the steps matters:
 
         1. Copy the scores of EOS and of entries that add no units, because the masks change these scores.
         2. Mask entries that do not fit the remaining units.
         3. At the start, restore the scores of entries that add no units.
-        4. Mask entries, but not EOS, after which the text cannot end within the positions that are left.
+        4. Mask entries, but not EOS, if the text cannot end after them within the positions that are left.
         5. For an exact length, mask entries that add too few units for the positions that are left.
         6. Where no units remain and the best entry is masked, prefer EOS, see `end_spent`.
         7. In rows without an allowed entry, use `_fallback_scores`, with the scores of step 1.
@@ -161,15 +167,15 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         Args:
             scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits or log-probabilities.
             state, remaining (`torch.LongTensor` of shape `(rows,)`): The state of each text in the unit table (below 0
-                in thoughts), and the number of units that remain up to the highest length.
-            slack (`torch.LongTensor` of shape `(rows,)`, *optional*): The highest length minus the lowest length.
+                in thoughts), and the number of units that remain up to the highest allowed length.
+            slack (`torch.LongTensor` of shape `(rows,)`, *optional*): The highest minus the lowest allowed length.
             left (`torch.LongTensor` of shape `(rows,)`, *optional*): Maximum number of entries between the next entry
                 and EOS.
             start (`torch.BoolTensor` of shape `(rows,)`, *optional*): Rows where entries that add no units are
                 allowed.
 
         Returns:
-            `torch.FloatTensor` of shape `(rows, vocab_size)`: `scores`, with `-inf` for entries that are forbidden.
+            `torch.FloatTensor` of shape `(rows, vocab_size)`: `scores`, with `-inf` for forbidden entries.
         """
         if self.thoughts is not None and bool((state < 0).any()):
             return self._beside_thoughts(scores, state, remaining, slack, left, start)
@@ -204,8 +210,10 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def _beside_thoughts(self, scores, state, remaining, *others):
         """
-        Constrain only the rows that have ended their thoughts (reasoning text). In other rows, mask only entries that
-        would end the marker and also begin an answer that cannot keep its length.
+        Constrain the scores of a batch in which some rows are still in their thoughts (reasoning text). Constrain the
+        rows that are in their answer as `constrain` does. In other rows, mask only the entries that complete the
+        end-of-thoughts marker and also begin an answer, if this answer cannot get an allowed length. `others` are the
+        arguments `slack`, `left` and `start` of `constrain`.
         """
         assert self.thoughts is not None
         answers = (state >= 0).nonzero().squeeze(1)
@@ -224,7 +232,10 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
     def _steer(self, scores, more):
-        """Add the mask `more` to `scores`, except for EOS, in each row where at least one entry stays allowed."""
+        """
+        Add the mask `more (rows, vocab_size)` to `scores` in place, but do not mask EOS. Skip the rows in which no
+        entry would stay allowed.
+        """
         more[:, self.rules.eos] = 0.0
         more += scores  # in place, because a new tensor costs more time than the sum
         possible = ~_nothing_in(more)  # (rows,)
@@ -234,8 +245,9 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         """
         Return the scores of rows without an allowed entry, `(rows, vocab_size)`. Allow the first of these that is
         possible: (1) entries that complete the text, if the text cannot end here; (2) EOS; (3) entries that add no
-        units; (4) EOS, even if other processors forbid it. `ends (rows, eos)` and `silent (rows, silent)` are the
-        scores of EOS and of entries that add no units.
+        units; (4) EOS, even if other processors forbid it. `ends` are the scores of the EOS ids, and `silent` are the
+        scores of the entries that add no units, before any mask. Both have a row for each text. For the other
+        arguments see `constrain`.
         """
         rules = self.rules
         completes = rules.fits_window(state, remaining, slack)
@@ -252,8 +264,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
 def _nothing_in(scores: torch.Tensor) -> torch.Tensor:
     """
-    Return whether each row has no allowed entry, `(rows,)`. Forbidden entries have `-inf` or the dtype's lowest
-    number.
+    Return a boolean tensor `(rows,)`: whether a row of `scores (rows, vocab_size)` has no allowed entry. A forbidden
+    entry has the score `-inf` or the lowest number of the dtype.
     """
     least = torch.finfo(scores.dtype).min
     empty = scores[:, :4096].amax(dim=-1) <= least  # most rows have an allowed entry here

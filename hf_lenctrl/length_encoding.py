@@ -18,7 +18,8 @@ _LOG_10000 = math.log(10000.0)
 
 def _make_columns(dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Return for each column j the exponent `2 floor(j/2) / dim`, and the phase, which turns odd columns into cosines.
+    Return two tensors `(dim,)` with a value for each column j of an encoding: the exponent `2 floor(j/2) / dim`, and
+    the phase, which is pi/2 in odd columns, so that their sines are cosines.
     """
     j = torch.arange(dim, device=device)
     return (j - j % 2).float() / dim, (j % 2) * (math.pi / 2)  # (dim,) each
@@ -34,8 +35,8 @@ def _columns(dim, device):
 
 def sinusoidal(position: torch.Tensor, dim: int) -> torch.Tensor:
     """
-    Return the sinusoidal encoding PE, `sin(position / 10000^(2i/dim))` and `cos(...)` (Vaswani et al. 2017; Takase &
-    Okazaki 2019, eq. 1-2).
+    Return the sinusoidal encoding PE: `sin(position / 10000^(2i/dim))` in column `2i`, and `cos` of the same angle in
+    column `2i + 1` (Vaswani et al. 2017; Takase & Okazaki 2019, eq. 1-2).
 
     Args:
         position (`torch.Tensor` of shape `(...)`): Positions, integers or floats, of any sign.
@@ -83,8 +84,8 @@ def ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
 
 def lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     """
-    Return the length-ratio encoding LRPE: `sin(progress / length^(2i/dim))` and `cos(...)` (Takase & Okazaki 2019, eq.
-    5-6).
+    Return the length-ratio encoding LRPE: `sin(progress / length^(2i/dim))` in column `2i`, and `cos` of the same
+    angle in column `2i + 1` (Takase & Okazaki 2019, eq. 5-6).
     """
     exponent, phase = _columns(dim, progress.device)
     frequency = length.float().unsqueeze(-1) ** -exponent  # (B, 1, d)
@@ -93,9 +94,9 @@ def lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
 
 def pre(progress: torch.Tensor, length: torch.Tensor, dim: int, noise: float = 0.0) -> torch.Tensor:
     """
-    Return the progress-ratio encoding PRE: `sin(r i)` and `cos(r i)` with `r = progress / length` clamped to [0, 1]
-    (Botcazou et al. 2026, arXiv 2512.06938). PRE depends only on the ratio, so an unseen length gives no unseen
-    inputs.
+    Return the progress-ratio encoding PRE: `sin(r i)` in column `2i`, and `cos(r i)` in column `2i + 1`, with
+    `r = progress / length` clamped to [0, 1] (Botcazou et al. 2026, arXiv 2512.06938). PRE depends only on the ratio,
+    so an unseen length does not lead to inputs outside the trained range.
 
     `noise` is the standard deviation of Gaussian noise, which is added to the ratio before the clamp, independently
     for each position.
@@ -110,8 +111,9 @@ def pre(progress: torch.Tensor, length: torch.Tensor, dim: int, noise: float = 0
 
 def fairseq_sinusoidal(argument: torch.Tensor, dim: int, log_base: float | torch.Tensor = _LOG_10000) -> torch.Tensor:
     """
-    Return PE as fairseq computes PE: `sin(argument / base^(k / (h - 1)))` for k from 0 to h - 1 with `h = dim // 2`,
-    then the h cosines, then a column of zeros if `dim` is odd. fairseq counts positions from 2.
+    Return the sinusoidal encoding PE by fairseq's formula. With `h = dim // 2`, the first h columns are
+    `sin(argument / base^(k / (h - 1)))` for k from 0 to h - 1, and the next h columns are the cosines of the same
+    angles. If `dim` is odd, a column of zeros follows. fairseq counts positions from 2.
 
     Args:
         argument (`torch.Tensor` of shape `(...)`): Integers or floats, of any sign.
@@ -131,9 +133,9 @@ def fairseq_sinusoidal(argument: torch.Tensor, dim: int, log_base: float | torch
 
 def fairseq_ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     """
-    Return LDPE as in Takase & Okazaki's code: PE of the remaining length plus 2. The code counts EOS, so the argument
-    of PE is 2 when EOS should follow. If the text is one unit too long, the argument is 1. This is the index of the
-    padding row, which is all zeros.
+    Return LDPE as in Takase & Okazaki's code: PE (`fairseq_sinusoidal`) of the remaining length plus 2. The code
+    counts EOS, so the argument of PE is 2 when EOS should follow. If the text is one unit too long, the argument is 1,
+    which is the index of fairseq's padding row, so the encoding is all zeros.
     """
     argument = length.float() - progress.float() + 2  # (B, T)
     return fairseq_sinusoidal(argument, dim) * (argument != 1).unsqueeze(-1)
@@ -141,8 +143,8 @@ def fairseq_ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torc
 
 def fairseq_lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     """
-    Return LRPE as in Takase & Okazaki's code. Add 2 to `progress`, because fairseq counts positions from 2. Add 1 to
-    `length`, because the code counts EOS.
+    Return LRPE as in Takase & Okazaki's code: add 2 to `progress`, because fairseq counts positions from 2, and add 1
+    to `length`, because the code counts EOS.
     """
     return fairseq_sinusoidal(progress.float() + 2, dim, log_base=(length.float() + 1).log().unsqueeze(-1))
 

@@ -18,16 +18,16 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
     2022; Sanchez et al. 2023).
 
     The guided scores are `log p0 + scale * (log p - log p0)`, where `p` is the model's distribution with the length,
-    and `p0` its distribution without a length. Guidance helps a model that learned little about the length, and takes
-    about twice the time. If `log p` of an entry is far below `log p` of the best entry, the guided score of the entry
-    is at most `log p`, as in contrastive decoding (Li et al. 2023).
+    and `p0` is its distribution without a length. Guidance helps a model that learned little about the length, and
+    takes about twice the time. If `log p` of an entry is far below `log p` of the best entry, the guided score of the
+    entry is at most `log p`, as in contrastive decoding (Li et al. 2023).
 
     Args:
         model (`PreTrainedModel`): The length-controlled model.
-        scale (`float`): 1 for no guidance; 1.5 to 3 are useful values.
+        scale (`float`): Strength of the guidance. 1 means no guidance; 1.5 to 3 are useful values.
         batch_size (`int`): Number of texts; the beams or samples of a text are neighbouring rows.
-        inputs (`dict`): Arguments of `generate`: `attention_mask (batch_size, n)`, if given, and `encoder_outputs`, if
-            the model has an encoder.
+        inputs (`dict`): Arguments of `generate`: `attention_mask (batch_size, input_length)`, if given, and
+            `encoder_outputs`, if the model has an encoder.
     """
 
     def __init__(self, model: Any, scale: float, batch_size: int, inputs: dict[str, Any]):
@@ -38,7 +38,11 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
         self.cache: Any = None
 
     def __call__(self, input_ids, scores):
-        """Return the guided log-probabilities `(rows, vocab_size)` for ids `(rows, sequence_length)`."""
+        """
+        Return the guided log-probabilities of the next token, `(rows, vocab_size)`.
+        `input_ids (rows, sequence_length)` are the ids so far, and `scores (rows, vocab_size)` are the model's scores
+        with the length.
+        """
         own = scores.float().log_softmax(dim=-1)
         without = self._without_length(input_ids).float().log_softmax(dim=-1)  # (rows, V)
         guided = without + self.scale * (own - without)
@@ -47,7 +51,8 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
 
     def _without_length(self, ids: torch.Tensor) -> torch.Tensor:
         """
-        Return the logits of the next token without a length, `(rows, vocab_size)`, from the cache and the new ids.
+        Run the model without a length, and return the logits of the next token, `(rows, vocab_size)`. If the cache of
+        the last call fits `ids (rows, sequence_length)`, the model reads only the last id of each row.
         """
         origin = self._origin(ids)
         copies = len(ids) // self.batch_size
@@ -80,9 +85,9 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
 
     def _origin(self, ids: torch.Tensor) -> torch.Tensor | None:
         """
-        Return the index that each row, without its new token, had in the last call, `(rows,)`. Return `None` if a row
-        is missing there, or if the cache cannot be reordered. Beam search reorders rows, and does not tell a
-        processor.
+        Return for each row of `ids` the index that this row had in the last call, `(rows,)`. The search uses the ids
+        without the new token, because beam search reorders rows and does not tell a logits processor how. Return
+        `None` if the last call did not have a row, or if the cache cannot be reordered.
         """
         last = self.ids
         if last is None or not hasattr(self.cache, "reorder_cache") or ids.shape != (len(last), last.shape[1] + 1):

@@ -1,4 +1,4 @@
-"""The length head of Nguyen et al. 2023: an extra head of cross-attention, over the decoder positions so far."""
+"""The length head of Nguyen et al. 2023: an additional head of cross-attention, over the decoder positions so far."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from .cache import CACHE, takes_cache
 
 class _Watched:
     """
-    A wrapper of an attention module for one call. It stores the outputs of the heads, which are the input of the
-    output projection `name`. The projection is still called, because PEFT or a quantizer may have replaced it. Nothing
-    is stored on the module.
+    A proxy of an attention module for one call. It records the concatenated outputs of the heads, which enter the
+    output projection, the submodule with the name `name`. It then calls this submodule, because PEFT or a quantizer
+    may have replaced the projection. The attention module itself stores nothing.
     """
 
     heads: torch.Tensor  # (B, T, heads * width), set by `_project`
@@ -30,27 +30,29 @@ class _Watched:
 
 
 class LengthHeadOutput(nn.Linear):
-    """The part of the output projection (Nguyen et al. 2023, eq. 20) that reads the length head."""
+    """The block of the output projection (Nguyen et al. 2023, eq. 20) that reads the length head."""
 
 
 class LengthHeadAttention:
     r"""
     Mixin for the attention class of a model: cross-attention with a length head (Nguyen et al. 2023, eq. 20-24).
 
-    At decoder position `t` the head is a weighted mean of the states `Z` of the positions so far,
+    At decoder position `t`, the head is a weighted mean over the positions so far,
 
         head_t = sum_{k <= t} a_k Z_k / sum_{k <= t} a_k,    a_k = (l + 1 - l_k) softplus(mean(sum_j head_{k, j}))
 
-    with `l` the length, `l_k` the units that remained at position `k` (so that `l + 1 - l_k` is the progress plus 1)
-    and `head_{k, j}` the `h` other heads at position `k`. All heads are concatenated and projected (eq. 20).
+    where `Z_k` is the input of this attention at position `k`, `l` is the length, `l_k` is the number of units that
+    remain at position `k` (so `l + 1 - l_k` is the progress plus 1), and `head_{k, j}` are the `h` other heads at
+    position `k`. All heads are concatenated and projected (eq. 20).
 
-    The printed equations divide by a sum that can be zero. Here the weight `a_k` of a position is one positive number:
-    the summed heads are averaged over their width, and softplus makes the mean positive. The sum of eq. 22 ends at the
-    last known position. The factor of eq. 24 is computed at position `k`, because a factor common to all positions
-    would cancel in eq. 23. The projection of eq. 20 is split in two blocks of rows, `out_proj` and `length_out`.
+    The equations in the paper divide by a sum that can be zero. Here the weight `a_k` of a position is one positive
+    number: the sum of the heads is averaged over the width of a head, and softplus makes the mean positive. The sum of
+    eq. 22 ends at the last known position. The factor of eq. 24 is computed at position `k`, because a factor common
+    to all positions would cancel in eq. 23. The projection of eq. 20 is split into two blocks of rows, `out_proj` and
+    `length_out`.
 
-    Numerator and denominator are running sums, stored in the decoder's cache after the decoder's layers. So a step
-    with a cache adds one term, and beam search reorders the sums with the cache.
+    Numerator and denominator are running sums. The decoder's cache stores them as an additional layer for each layer
+    of the decoder. So a step with a cache adds one term, and beam search reorders the sums with the cache.
     """
 
     stock: type[nn.Module]  # the attention class of Transformers
@@ -60,7 +62,10 @@ class LengthHeadAttention:
         cls.stock = cls.__bases__[-1]
 
     def add_length_control(self: Any) -> None:
-        """Add `length_out`, the only parameter that the base class does not have; `control` calls this method once."""
+        """
+        Add the linear layer `length_out`, the only parameter that the base class does not have. `control` calls this
+        method once.
+        """
         output = self.out_proj if hasattr(self, "out_proj") else self.o  # T5's name
         self.length_out = LengthHeadOutput(output.out_features, output.out_features, bias=False)
 
@@ -84,7 +89,10 @@ class LengthHeadAttention:
         return (output + self.length_out(length_head), *others)
 
     def _add_to_cache(self, cache, numerator, denominator):
-        """Add the cached sums to the new sums, `(B, T, d)` and `(B, T, 1)`; cache and return the results."""
+        """
+        Add the running sums in the cache to `numerator (B, T, d)` and `denominator (B, T, 1)`, the sums over the new
+        positions. Store both totals in the cache, and return them.
+        """
         own = getattr(cache, "self_attention_cache", cache)
         layers = getattr(self.config, "decoder_layers", None) or self.config.num_decoder_layers  # T5's name
         index, tokens = layers + self.layer_idx, numerator.shape[1]

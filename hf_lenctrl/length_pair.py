@@ -19,8 +19,8 @@ _NEVER = LONGEST
 def units_apart(length, unit: str | Unit) -> tuple[Any, tuple[str, Any] | None]:
     """
     Separate the units of a length such as `{"character": 30, "word": 6}`. Return two values: the length in `unit`, and
-    a pair of the other unit and its limit. If `length` is not a dictionary, return `length` and `None`. Raise
-    `ValueError` unless the dictionary has exactly two known units, including `unit`.
+    the pair `(other unit, its limit)`. If `length` is not a dictionary, return `length` and `None`. Raise `ValueError`
+    unless the dictionary has exactly two known units, including `unit`.
     """
     if not isinstance(length, Mapping):
         return length, None
@@ -46,9 +46,10 @@ def other_limit(
     other: tuple[str, Any], tokenizer, table: UnitTable, batch_size: int
 ) -> tuple[UnitTable, torch.Tensor]:
     """
-    Return the value of `Target.other` for `other`, a pair of the second unit and its limit. The value is a pair: the
-    unit table of the second unit, padded to the size of `table`, and the limit of each example, `(batch_size,)`. Raise
-    `ValueError` if the tokenizer is missing, and `TypeError` or `ValueError` if the unit or the limit is invalid.
+    Convert `other`, a pair of the second unit and its limit, to the form of `Target.other`. Return a pair: the unit
+    table of the second unit, padded to the size of `table`, and the limit of each example, `(batch_size,)`. `table` is
+    the unit table of the first unit. Raise `ValueError` if the tokenizer is missing, and `TypeError` or `ValueError`
+    if the unit or the limit is invalid.
     """
     unit, most = other
     if tokenizer is None:
@@ -113,7 +114,8 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
     def __call__(self, input_ids, scores):
         """
-        Return the scores, with `-inf` for entries that break a limit. See `LengthConstraintLogitsProcessor.__call__`.
+        Return a copy of `scores` with `-inf` for entries after which the text cannot end within both limits. For the
+        shapes see `LengthConstraintLogitsProcessor.__call__`.
         """
         kept = self.first(input_ids, scores)
         copies = len(scores) // len(self.most)
@@ -140,8 +142,10 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
     def _allowed(self, states, left, copies: int):
         """
-        Return two boolean tensors: (1) which entries are allowed, `(rows, V)`; (2) in which rows EOS keeps both upper
-        limits, `(rows,)`. The second tensor ignores the lower limit.
+        Return two boolean tensors: (1) which entries are allowed, `(rows, V)`; (2) in which rows EOS stays within both
+        upper limits, `(rows,)`. The second tensor ignores the lowest allowed length. `states` and `left` are pairs of
+        tensors `(rows,)`, one for each unit: the state of each text, and the units that remain. `copies` is the number
+        of rows for each example.
         """
         first, second = self.rules
         slack = self.slack.repeat_interleave(copies)
@@ -163,6 +167,7 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         Return scores `(rows, V)` for rows in which all entries are masked. Allow the first of these that is possible:
         (1) the entries that both limits allow, with their scores; (2) EOS, if the text may end here or if the limits
         allow no entry; (3) the entries that both limits allow, with score 0, although other processors forbid them.
+        `allowed` and `may_end` are the results of `_allowed`.
         """
         given = scores.masked_fill(~allowed, -math.inf)
         ends = torch.full_like(scores, -math.inf)
@@ -175,14 +180,15 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
 class _Pairs:
     """
-    The product automaton of two unit tables: the pairs of states that a text can reach, and the transitions between
-    the pairs.
+    The product automaton of two unit tables, with `S1` and `S2` states: the pairs of states that a text can reach, and
+    the transitions between the pairs.
 
     Attributes:
         index (`torch.LongTensor` of shape `(S1, S2)`): Id of each pair: 0 for the start, -1 if unreachable.
-        moves (`torch.LongTensor` of shape `(4, M)`): Each transition: the pair before, the pair after, and the units
-            in the first and in the second table.
-        ends (`torch.LongTensor` of shape `(3, E)`): Each possible end: the pair, and the units of EOS in both tables.
+        moves (`torch.LongTensor` of shape `(4, M)`): A column for each transition: the id of the pair before, the id
+            of the pair after, and the added units in the first and in the second table.
+        ends (`torch.LongTensor` of shape `(3, E)`): A column for each possible end: the id of the pair, and the units
+            of EOS in the first and in the second table.
     """
 
     def __init__(self, first: Rules, second: Rules):
@@ -219,9 +225,10 @@ class _Pairs:
 
     def needs(self, slack: int, high: int) -> torch.Tensor:
         """
-        Return a tensor `(P, K)`. For each pair and each `k`, the value is the minimum number of units of the second
-        table that a text still needs if it ends after `k - slack` to `k` more units of the first table. If no text can
-        end so, the value is `_NEVER`. `k` goes from 0 to `high`, or less far if larger `k` give the same numbers.
+        Return a tensor `(P, K)` with a row for each pair of states and a column for each `k`, a number of units of the
+        first table. A value is the minimum number of units of the second table that a text in this pair still needs,
+        if the text ends after `k - slack` to `k` more units of the first table. If no text can end in this way, the
+        value is `_NEVER`. `k` goes from 0 to `high`, or less far if larger `k` have the same values.
         """
         here, to, own, units = self.moves
         width = max(int(own.max()) if len(own) else 0, int(self.ends[1].max()) if len(self.ends[1]) else 0, 1)

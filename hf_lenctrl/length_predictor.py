@@ -43,14 +43,14 @@ class LengthPredictorConfig(PreTrainedConfig):
 
     Args:
         encoder (`PreTrainedConfig` or `dict`, *optional*, defaults to a `BertConfig`): The encoder's configuration. A
-            `dict` must hold the `model_type`.
+            `dict` must have the key `model_type`.
         length_unit (`str`, *optional*, defaults to `"token"`): Unit of the predicted lengths, a name in
             `LENGTH_UNITS`, such as `"token"` or `"character"`.
         target_mean (`float`, *optional*, defaults to 0.0), target_std (`float`, *optional*, defaults to 1.0): Mean and
             standard deviation of the training targets' lengths, in units.
         dropout (`float`, *optional*, defaults to 0.1): Dropout before the linear layer.
         error (`float`, *optional*), error_of_mean (`float`, *optional*): Mean absolute errors on the test rows, in
-            units. `error` is the error of the predictor. `error_of_mean` is the error if the prediction is
+            units. `error` is the error of the predictor. `error_of_mean` is the error of a constant prediction,
             `target_mean` for every text. `lenctrl train-predictor` sets both.
     """
 
@@ -73,13 +73,15 @@ class LengthPredictorConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def to_diff_dict(self):
-        """Return the fields that differ from the defaults. The encoder's fields are compared with its own defaults."""
+        """
+        Return the fields that differ from the defaults. The encoder's fields are compared with the encoder's defaults.
+        """
         return {**super().to_diff_dict(), "encoder": self.encoder.to_diff_dict()}
 
     def warning(self) -> str | None:
         """
-        Return a warning if, on the test rows, the predictor is not better than the mean length. Otherwise return
-        `None`.
+        Return a warning if the predictor is not better on the test rows than a constant prediction of the mean length.
+        Otherwise return `None`.
         """
         if self.error is None or self.error_of_mean is None or self.error < self.error_of_mean:
             return None
@@ -174,7 +176,10 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        """Load a predictor, as the base class does. Raise the errors of `check_shards`."""
+        """
+        Load a predictor, as the base class does. Raise `OSError` if the index of the weights is unsafe, see
+        `check_shards`.
+        """
         check_shards(pretrained_model_name_or_path, kwargs.get("subfolder"))
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
@@ -227,8 +232,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
     @torch.no_grad()
     def predict(self, **batch) -> torch.Tensor:
         """
-        Return predicted lengths in whole units, a `torch.LongTensor` of shape `(batch_size,)`. The arguments are those
-        of `forward`.
+        Return the predicted lengths in whole units, a `torch.LongTensor` of shape `(batch_size,)`. `batch` has the
+        arguments of `forward`.
         """
         training = self.training
         self.eval()
@@ -239,8 +244,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
 
     def max_source_length(self, tokenizer) -> int | None:
         """
-        Return the maximum number of source tokens, with special tokens, that tokenizer and encoder allow; `None` if
-        there is no maximum.
+        Return the maximum number of tokens in a source, including special tokens, that both the tokenizer and the
+        encoder allow. Return `None` if there is no maximum.
         """
         positions = getattr(self.config.encoder, "max_position_embeddings", None)
         for name, module in self.encoder.named_modules():
@@ -260,7 +265,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         progress_bar: bool = False,
     ) -> list[int]:
         """
-        Predict the length of the output for each text, in `config.length_unit`.
+        Predict the length of the output for each text, and return the lengths in `config.length_unit`.
 
         Args:
             texts (`Sequence[str]`): Sources.
@@ -297,8 +302,9 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
 
 def round_lengths(lengths: torch.Tensor) -> torch.Tensor:
     """
-    Round predicted lengths, and clamp them to 1 ... `LONGEST` - 1. Return a `torch.LongTensor` of the same shape.
-    Halves are rounded to the even number. Raise `ValueError` if a length is NaN.
+    Round predicted lengths to integers, and clamp them to the range from 1 to `LONGEST` - 1. Return a
+    `torch.LongTensor` of the same shape. A length halfway between two integers is rounded to the even integer. Raise
+    `ValueError` if a length is NaN.
     """
     if bool(lengths.isnan().any()):
         raise ValueError("the predictor predicts NaN: its training has diverged; lower its learning rate")
@@ -340,8 +346,8 @@ def register() -> None:
 
 def _encoder_kind(config) -> tuple[Any, dict]:
     """
-    Return two values: the Auto class of the encoder, and its arguments. The arguments omit the pooler, because the
-    predictor does not use the pooler.
+    Return the Auto class that builds the encoder of `config`, and the keyword arguments for this call. The arguments
+    leave out the pooler, because the predictor does not use a pooler.
     """
     if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING and getattr(type(config), "is_encoder_decoder", False):
         return AutoModelForTextEncoding, {}  # `AutoModel` would add T5's decoder

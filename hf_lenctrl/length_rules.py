@@ -25,18 +25,25 @@ _KNOWN: WeakKeyDictionary = WeakKeyDictionary()
 
 def _log_step(x: torch.Tensor) -> torch.Tensor:
     """
-    Return 0 where the integer `x` is at least 0, and `-inf` elsewhere. Adding this mask to scores is faster than
-    filling the scores with `-inf`.
+    Return a mask that is 0 where the integer tensor `x` is at least 0, and `-inf` elsewhere. Adding this mask to
+    scores is faster than filling the scores with `-inf`.
     """
     return (x.float() + 1).clamp(0, 1).log()
 
 
 def end_spent(scores: torch.Tensor, spent: torch.Tensor, best: Any, eos: torch.Tensor) -> None:
     """
-    End texts without units left. `spent` are their rows, and `best` what `max(dim=-1)` returned for these rows before
-    any mask. If the best entry of a row is masked and its text may end, mask in place all entries but EOS and those
-    with at least 5 % of the best entry's probability, such as a full stop. The model would add another unit, such as
-    the next word. Without this step it would add what counts nothing: white space, or letters to the last word.
+    End texts that have no units left, if the model would add another unit, such as the next word. Without this step,
+    such a text would get entries that add no units: white space, or more letters of the last word.
+
+    In each of these rows whose most likely entry is masked and whose text may end, mask in place all entries except
+    EOS and entries with at least 5 % of the probability of the most likely entry, such as a full stop.
+
+    Args:
+        scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): The masked scores.
+        spent (`torch.LongTensor` of shape `(n,)`): Indices of the rows that have no units left.
+        best: The result of `max(dim=-1)` for these rows before any mask.
+        eos (`torch.LongTensor`): The EOS ids.
     """
     least = torch.finfo(scores.dtype).min
     ends = scores[spent][:, eos].amax(dim=-1) > least
@@ -49,7 +56,10 @@ def end_spent(scores: torch.Tensor, spent: torch.Tensor, best: Any, eos: torch.T
 
 
 class Table(Protocol):
-    """The finite automaton of a unit: a `UnitTable`, or its copy for an answer after thoughts (reasoning text)."""
+    """
+    The finite automaton of a unit, with `S` states and `V` vocabulary entries: a `UnitTable`, or its copy for an
+    answer after thoughts (reasoning text).
+    """
 
     weights: torch.Tensor  # (S, V)
     next_state: torch.Tensor  # (S, V)
@@ -58,7 +68,10 @@ class Table(Protocol):
 
 
 def _columns(table: Table, eos: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Return two lists: the column of each of the `V` entries, and the first entry of each column. See `Rules`."""
+    """
+    Return two lists: the column of each of the `V` vocabulary entries, and the first entry of each column. `Rules`
+    says which entries share a column. `eos` are the EOS ids.
+    """
     rows = torch.stack([*table.weights.cpu(), *table.next_state.cpu()])  # (2 S, V)
     draw = torch.Generator().manual_seed(0)
     while True:  # two different columns almost never have the same random weighted sum
@@ -73,7 +86,7 @@ def _columns(table: Table, eos: tuple[int, ...]) -> tuple[list[int], list[int]]:
 
 class Rules:
     """
-    Precomputed masks for a unit table, its EOS ids and a constraint.
+    Precomputed masks for a unit table with `S` states and `V` vocabulary entries, for EOS ids and a constraint.
 
     Two entries share a column if, in every state, they add the same units and lead to the same next state. There are
     `C` columns, some hundreds for any vocabulary. Each EOS has a separate column.
@@ -86,20 +99,24 @@ class Rules:
         fits, steers, ends_within (`Rows`): Masks `(rows, V)`: 0 for allowed entries, `-inf` for others. `fits` allows
             entries that fit the remaining units, `steers` entries with at least a given gain, and `ends_within`
             entries after which the text can end in a given number of entries.
-        last (`torch.IntTensor` of shape `(S, eos)`): Units that each EOS adds; `_NEVER` if no text may end with it.
-        spread (`int`): For `"exact"`: the largest gap between a requested length and the next shorter possible length.
+        last (`torch.IntTensor` of shape `(S, eos)`): Units that each EOS adds in each state; `_NEVER` if no text may
+            end with this EOS there.
+        spread (`int`): Only for the constraint `"exact"`: the largest gap between a requested length and the next
+            shorter possible length.
         ends (`torch.BoolTensor` of shape `(S,)`): Whether a text may end in each state.
-        cost (`torch.IntTensor` of shape `(S, C)`): Units of an entry plus the units that must follow (the rest of
-            a split character, a word after a last space, or an EOS with units). `_NEVER` for forbidden entries.
+        cost (`torch.IntTensor` of shape `(S, C)`): Units of an entry plus the units that must follow (the rest of a
+            split character, a word after a last space, or an EOS with units). `_NEVER` for forbidden entries.
         steps (`torch.LongTensor` of shape `(S,)`): Number of entries that must come between each state and EOS.
-        most_steps (`int`): At least the maximum of `steps`; with fewer entries left, `steps` and `gain` matter.
+        most_steps (`int`): A number that is at least the maximum of `steps`. Only if fewer entries than this are left,
+            `ends_within` masks entries.
         silent (`torch.LongTensor`): Ids of entries, except EOS, that add no units and keep the state.
-        pace, reach (`int`): Any number of units up to `reach` can be added in `pace` entries, again and again. If
-            entries of 1, 2 ... n units exist after each other, `pace` is 1 and `reach` is n. `pace` is 2 if each word
-            needs a separate white-space entry, or each vowel a consonant.
-        gain (`torch.FloatTensor` of shape `(S, C)`): Units of an entry times `pace`, minus `reach` for each entry that
-            must follow before a text may end. The next state adds the entries that its next unit saves, or subtracts
-            those that it needs more.
+        pace, reach (`int`): A text can always add any number of units from 1 to `reach` in `pace` entries, and do this
+            again. If entries of 1, 2 ... n units can follow each other, `pace` is 1 and `reach` is n. If each word
+            needs a separate white-space entry, or each vowel a consonant, `pace` is 2.
+        gain (`torch.FloatTensor` of shape `(S, C)`): How much an entry helps to reach an exact length in few
+            positions: its units times `pace`, minus `reach` for each entry that must follow before the text may end,
+            plus a correction for the next state. The correction is above 0 if the next unit needs fewer than `pace`
+            entries there, and below 0 if it needs more.
         first (pair of tensors): Units and `gain` of the entries that may begin a text.
     """
 
@@ -148,7 +165,7 @@ class Rules:
         return torch.zeros_like(self.weights[0], dtype=torch.bool).index_fill(0, self.eos_column, True)  # (C,)
 
     def _last(self, allowed, silent) -> torch.Tensor:
-        """Return the units that each EOS adds, `(S, eos)`; `_NEVER` if no text may end with this EOS."""
+        """Return the units that each EOS adds, `(S, eos)`; `_NEVER` if no text may end with this EOS there."""
         may_end = allowed[:, silent].any(dim=1) if bool(silent.any()) else torch.ones_like(allowed[:, 0])  # (S,)
         first = allowed[:, self.eos_column]
         # An EOS that is white space ends no text, since decoding strips it.
@@ -158,9 +175,10 @@ class Rules:
 
     def _set_pace(self) -> None:
         """
-        Set `pace`, `reach` and `gain`, and add to `most_steps` what a text outside the good states needs more. A state
-        is good if any number of units up to `reach` can be added from it in `pace` entries that end in a good state.
-        A text that is steered stays in good states, or returns to one.
+        Set `pace`, `reach`, `gain` and `first`, and increase `most_steps`. A state is good if a text in this state can
+        add any number of units from 1 to `reach` in `pace` entries and is then in a good state again. The mask
+        `steers` leads texts to good states. `most_steps` grows by the additional entries that a text needs from a
+        state that is not good.
         """
         usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()  # (S, C)
         whole = self.steps == 0  # (S,) states in which a text may end
@@ -191,16 +209,21 @@ class Rules:
         self.first = self.weights[0][usable[0]], self.gain[0][usable[0]]
 
     def _targets(self, moves: torch.Tensor) -> torch.Tensor:
-        """Return for the entries in `moves (S, C)` which states lead to which, `(S, S)`."""
+        """
+        Return a boolean tensor `(S, S)`: whether an entry leads from the state of the row to the state of the column.
+        Only entries that are set in the boolean tensor `moves (S, C)` count.
+        """
         count = len(moves)
         found = torch.zeros(count, count, dtype=torch.int, device=moves.device)
         return found.scatter_add_(1, self.following, moves.int()) > 0
 
     def _good(self, good, pace: int, moves: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return two tensors `(S,)`: the largest set of states among `good` from which one unit can be added in `pace`
-        entries, and all larger numbers of `moves` in one entry, so that the text is then in this set; and the number
-        of entries that a state needs to add one unit and reach the set, at most `_MOST_ENTRIES`.
+        Return two tensors `(S,)`. (1) Which states are in the largest subset of `good` from which a text can add units
+        and stay in the subset: one unit in at most `pace` entries, and each larger number of units in one entry. (2)
+        The number of entries that a text in each state needs to add one unit and reach the subset, at most
+        `_MOST_ENTRIES`. `good (S,)` is a boolean tensor. `moves[n] (S, S)` says which states lead to which by an entry
+        of `n` units, as in `_targets`.
         """
         none, one, *several = moves
         limit = torch.full_like(self.steps, _MOST_ENTRIES)
@@ -219,9 +242,10 @@ class Rules:
 
     def _best(self) -> tuple[torch.Tensor, int]:
         """
-        Return two values. (1) A table `(S, N)`: for each state and limit, the maximum number of units, at most the
-        limit, that a text can still add until it ends. If no text can end, the value is `-_NEVER`. (2) The period with
-        which the possible numbers repeat, 1 if all large numbers are possible. So the first limits are enough.
+        Return two values. (1) A table `(S, N)`: for each state and each limit from 0 to `N - 1`, the maximum number of
+        units, at most the limit, that a text can still add until it ends; `-_NEVER` if no text can end. (2) The period
+        with which the possible numbers of units repeat, 1 if all large numbers are possible. Because of the period,
+        `N` limits are enough.
         """
         can, period = self._writable()
         count = len(self.weights)
@@ -234,8 +258,9 @@ class Rules:
 
     def _writable(self) -> tuple[list[int], int]:
         """
-        Return two values. (1) A list with an integer for each number of units. The bits of this integer are the states
-        from which a text can add exactly this number before it ends. (2) The period with which the list repeats.
+        Return two values. (1) A list with an integer for each number of units. Bit `s` of this integer is 1 if a text
+        in state `s` can add exactly this number of units before it ends. (2) The period with which the list repeats at
+        its end.
 
         This is a dynamic program over the number of units, as in the coin problem. The next item depends only on a
         window of the last items, so the program stops when the window repeats.
@@ -276,11 +301,12 @@ class Rules:
 
     def _moves(self) -> tuple[dict[tuple[int, int], int], list[int], dict[int, int], int]:
         """
-        Return four values that describe the transitions: (1) for each pair of a target state and a mask of units, a
-        mask of source states; (2) for each state, a mask of the states that it reaches by entries that add no units;
-        (3) for each number of units of an EOS, a mask of the states that may end with this EOS; (4) the maximum number
-        of units of an entry, plus 1. Bit `s` of a mask of states stands for state `s`. Bit `w - 1` of a mask of units
-        stands for `w` units.
+        Return four values that describe the transitions. Bit `s` of a mask of states stands for state `s`, and bit
+        `w - 1` of a mask of units stands for `w` units. (1) A dictionary. A key is a pair of a target state and a mask
+        of units. Its value is the mask of the source states from which entries of exactly these numbers of units lead
+        to the target state. (2) For each state, the mask of the states that it reaches by entries that add no units.
+        (3) A dictionary from each number of units of an EOS to the mask of the states that may end with this EOS. (4)
+        The maximum number of units of an entry, plus 1.
         """
         usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()
         moves: dict[tuple[int, int], int] = defaultdict(int)
@@ -314,7 +340,11 @@ class Rules:
         self.bounded = bool((~self.grows & (self.best[:, -1] >= 0)).any())
 
     def _most(self, state, number):
-        """Return `best` for states and limits, `(keys,)` or `(keys, C)`. A limit, `number`, may be above the table."""
+        """
+        Return the maximum number of units, at most `number`, that a text in `state` can still add until it ends, see
+        `_best`. Both arguments and the result have the shape `(keys,)` or `(keys, C)`. `number` may be above the
+        limits of the table `best`.
+        """
         highest = self.best.shape[1] - 1
         first = highest - self.period + 1
         inside = torch.where(number > highest, first + (number - first) % self.period, number)
@@ -322,8 +352,8 @@ class Rules:
 
     def can_end(self, state, remaining, slack):
         """
-        Return for each state, `(keys,)`, whether a text can end after `remaining - slack` to `remaining` more units.
-        If the constraint is `"max"`, ignore `slack`.
+        Return a boolean tensor `(keys,)`: whether a text in each `state` can end after `remaining - slack` to
+        `remaining` more units. All arguments have the shape `(keys,)`. If the constraint is `"max"`, ignore `slack`.
         """
         if not hasattr(self, "best"):
             return self.cost.amin(dim=1)[state] <= remaining
@@ -335,8 +365,9 @@ class Rules:
 
     def _leading(self, state, remaining, slack):
         """
-        Return a mask, `(keys, C)`, that allows the columns that lead to texts of `remaining - slack` to `remaining`
-        more units. If there is no such text, allow the columns that lead to the longest shorter text.
+        Return a mask `(keys, C)` that allows the columns that lead to texts of `remaining - slack` to `remaining` more
+        units. If there is no such text, allow the columns that lead to the longest shorter text. `state`, `remaining`
+        and `slack` have the shape `(keys,)`.
         """
         most = self._most(state, remaining)  # (keys,)
         least = torch.minimum(most, remaining - slack).clamp(min=0).unsqueeze(1)
@@ -349,8 +380,8 @@ class Rules:
 
     def fits_window(self, state, remaining, slack):
         """
-        Return the `fits` mask, `(rows, V)`, for a window from `remaining - slack` to `remaining` units. `remaining`
-        and `slack` have the shape `(rows,)`; `slack` is `None` if there is no window.
+        Return the `fits` mask, `(rows, V)`, for texts that must end after `remaining - slack` to `remaining` more
+        units. `state`, `remaining` and `slack` have the shape `(rows,)`; `slack` is `None` if there is no window.
 
         A slack above `spread` allows the same entries as `spread`, so large windows share cached rows. Only EOS
         depends on the full slack.
@@ -378,10 +409,11 @@ class Rules:
 
 class Rows:
     """
-    A cache of mask rows `(V,)` for pairs of a state and a number. There are few pairs, so each row is computed once.
+    A cache of mask rows `(V,)`, one for each pair of a state and a number. There are few pairs, so each row is
+    computed only once, by the function `make(states, numbers)`.
 
-    A number below `low` has the row of `low`. A number above `high` has the row of one of the last `period` numbers,
-    because the rows repeat.
+    A number below `low` has the row of `low`. A number above `high` has the row of one of the last `period` numbers up
+    to `high`, because the rows repeat.
     """
 
     def __init__(self, make, low: int, high: int, period: int = 1):
@@ -392,8 +424,8 @@ class Rows:
 
     def __call__(self, state: torch.Tensor, number: torch.Tensor, scores: torch.Tensor | None = None) -> torch.Tensor:
         """
-        Return the row of each pair of a state and a number, `(rows, V)`. If `scores (rows, V)` are given, add the rows
-        to the scores in place instead, and return the scores.
+        Return a row for each pair of `state (rows,)` and `number (rows,)`, `(rows, V)`. If `scores (rows, V)` are
+        given, instead add the rows to the scores in place, and return the scores.
         """
         first = self.high - self.period + 1
         if self.period > 1:
@@ -413,7 +445,7 @@ class Rows:
             return scores
 
     def _slots(self, keys: torch.Tensor) -> torch.Tensor | None:
-        """Return the slots of the keys in `kept`; `None` if a key is missing."""
+        """Return the indices of the rows of the keys in the tensor `kept`; `None` if the row of a key is missing."""
         if self.made == 0:
             return None
         place = torch.searchsorted(self.keys, keys).clamp(max=self.made - 1)
@@ -445,7 +477,10 @@ class Rows:
 
 @torch.inference_mode(False)
 def rules_of(table: Table, eos: tuple[int, ...], constraint: str) -> Rules:
-    """Return the `Rules` of a unit table. The rules are cached, because `generate` is called many times."""
+    """
+    Return the `Rules` of a unit table for EOS ids and a constraint. The rules are cached, because `generate` is called
+    many times.
+    """
     tensors = (table.weights, table.next_state)
     if any(tensor.is_inference() for tensor in tensors):  # inference tensors have no version counter
         return Rules(table, eos, constraint)

@@ -42,9 +42,10 @@ class EncoderLengthEmbedding(nn.Embedding):
 
 def tell_peft(config) -> None:
     """
-    Register the default target modules of a model type in PEFT, if a script has imported PEFT. The targets are the
-    modules of length control, which an adapter then trains and saves, and PEFT's own targets for the inner model. If
-    PEFT does not know the inner model, its targets are queries and values of attention.
+    Register in PEFT the default target modules for the model type of a configuration, if a script has imported PEFT.
+    The targets are the modules of length control, which an adapter then trains and saves, and PEFT's own targets for
+    the inner model. If PEFT does not know the inner model, the query and value projections of attention replace PEFT's
+    targets.
     """
     peft = sys.modules.get("peft.utils")
     if peft is not None:
@@ -56,7 +57,9 @@ def tell_peft(config) -> None:
 
 
 def init_length_weights(module: nn.Module, config) -> None:
-    """Initialize the weights of a module of length control, except weights that were loaded."""
+    """
+    Initialize the weights of `module` if it is a module of length control. Weights that were loaded do not change.
+    """
     if isinstance(module, UnitTable):  # a new model, or a checkpoint without a table
         table = UnitTable.from_config(config, module.weights.shape[1])
         init.copy_(module.weights, table.weights)
@@ -70,7 +73,9 @@ def init_length_weights(module: nn.Module, config) -> None:
 
 @torch.no_grad()
 def fill_positions(module: Any, config) -> None:
-    """Set the positions of Marian and Pegasus to fairseq's sinusoids if `config.sinusoids` is `"fairseq"`."""
+    """
+    Fill the position embeddings of Marian or Pegasus with fairseq's sinusoids if `config.sinusoids` is `"fairseq"`.
+    """
     if config.sinusoids == "fairseq" and hasattr(module, "create_weight"):
         rows, dim = module.weight.shape
         module.weight.copy_(fairseq_sinusoidal(torch.arange(rows, device=module.weight.device) + 2, dim))
@@ -95,8 +100,9 @@ def refuse_frozen(module: nn.Module, name: str) -> None:
 
 def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> None:
     """
-    Warn if training lengths, `(batch_size,)`, differ much from the lengths counted in the labels. The usual cause is a
-    default data collator, which passes any column named `length` as the requested length.
+    Warn if the training lengths in `length (batch_size,)` differ much from the lengths that are counted in the labels,
+    `counted (batch_size,)`. The usual cause is a default data collator, which passes any column named `length` as the
+    requested length.
     """
     several = length.shape == counted.shape and len(length) > 1
     if several and length.all() and (2 * (length - counted).abs() > counted).all():  # 0 means no length
@@ -111,6 +117,7 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
     """
     Return the length of each row, `(batch_size,)`: the argument `length`, or else the default, `config.length`. If
     both are `None` and `config.length_optional` is set, return 0 for each row, which switches length control off.
+    `rows` is any tensor with the rows and the device of the batch.
 
     Raises:
         `ValueError`: if no length is given and `config.length_optional` is not set; if `length` is `None` in training,
@@ -129,12 +136,12 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
 
 class LengthSignal:
     """
-    Mixin of a decoder. The decoder then has a unit table, which counts the units of token ids, and the modules of the
-    length encoding.
+    Mixin that gives a decoder a unit table, which counts the units of token ids, and the modules of the length
+    encoding.
     """
 
     def add_length_signal(self: Any) -> None:
-        """Add the modules that the decoder's configuration requires."""
+        """Add the modules that the configuration of the decoder requires."""
         config, dim = self.config, self.embed_tokens.embedding_dim
         self.unit_table = UnitTable.from_config(config, self.embed_tokens.num_embeddings)
         if config.length_projection:
@@ -144,15 +151,19 @@ class LengthSignal:
             self.length_embedding = table(config.learned_lengths, dim)
 
     def resize_unit_table(self: Any) -> None:
-        """Resize the unit table to the size of the embedding. `UnitTable.from_config` sets the new entries."""
+        """
+        Resize the unit table to the number of token embeddings. `UnitTable.from_config` gives the values of new
+        entries.
+        """
         size = self.embed_tokens.num_embeddings
         if self.unit_table.weights.shape[1] != size:
             self.unit_table = self.unit_table.resized(size, self.config)
 
     def count_progress(self: Any, input_ids: torch.Tensor | None, cache=None) -> torch.Tensor:
         """
-        Return the units produced before each prediction, `(batch_size, sequence_length)`, counted from the ids of the
-        whole sequence. Raise `ValueError` if there are no ids, or if the cache holds earlier ids.
+        Return the number of units produced before each prediction, `(batch_size, sequence_length)`, counted from
+        `input_ids`, the ids of the whole sequence. Raise `ValueError` if there are no ids, or if the cache holds
+        earlier ids.
         """
         if input_ids is not None and (cache is None or cache.get_seq_length() == 0):
             return self.units_written(input_ids)
@@ -160,7 +171,10 @@ class LengthSignal:
         raise ValueError(f"progress cannot be counted from {given}; pass progress=, or call generate()")
 
     def units_written(self: Any, input_ids: torch.Tensor) -> torch.Tensor:
-        """Return `UnitTable.progress` on the device of the ids. The table may be on another device."""
+        """
+        Return `UnitTable.progress` for `input_ids`, with the same shape and on the same device. The table may be on
+        another device.
+        """
         table = self.unit_table
         return table.progress(input_ids.to(table.weights.device)).to(input_ids.device)
 
@@ -171,8 +185,8 @@ class LengthSignal:
 
         Args:
             embeds (`torch.Tensor` of shape `(batch_size, sequence_length, d_model)`): Token embeddings.
-            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Units produced before each
-                prediction; ignored if `length_encoding` is `"scale"`.
+            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Number of units produced before
+                each prediction; ignored if `length_encoding` is `"scale"`.
             lengths (`torch.LongTensor` of shape `(batch_size,)` or `(batch_size, sequence_length)`): Lengths in units.
                 If `length_optional` is set, a length of 0 does not change the embeddings.
         """
@@ -209,7 +223,7 @@ _OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token"
 
 
 class StoresUnitTable:
-    """Mixin of a model that saves a unit table with its weights. The model's configuration names the unit."""
+    """Mixin for a model that saves a unit table with its weights. The model's configuration names the unit."""
 
     config: PreTrainedConfig
     # The package sets this function, which loads adapters. If the package is missing, transformers loads adapters.
@@ -221,7 +235,9 @@ class StoresUnitTable:
 
     @property
     def unit_table(self) -> UnitTable:
-        """Return the unit table, which has the units of each entry. `unit_table.count(ids)` measures outputs."""
+        """
+        Return the unit table, which says how many units each entry adds. `unit_table.count(ids)` measures outputs.
+        """
         table = self._counting_part()._modules.get("unit_table")
         if table is None:  # `hasattr` needs this error, for example when accelerate rebuilds the model to compile it
             raise AttributeError(f"{type(self).__name__} has no unit table yet")
@@ -240,7 +256,7 @@ class StoresUnitTable:
 
     def make_length_optional(self) -> None:
         """
-        Set `length_optional`, for a model that will also be trained on rows that have no length (`no_length_share` of
+        Set `length_optional`, for a model that will also be trained on rows without a length (see `no_length_share` of
         the collator). Raise `ValueError` unless length control only adds an encoding to the decoder's embeddings.
         """
         for config in (self.config, self._counting_part().config):  # T5's parts have copies of the configuration
@@ -250,9 +266,9 @@ class StoresUnitTable:
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
         """
-        Load a model, as the base class does. If `length_unit` differs from the checkpoint's unit, build the table
-        again with the tokenizer in the same folder; raise `ValueError` if the folder has no tokenizer. If the folder
-        holds an adapter, load its base model too, and merge the adapter into the base model.
+        Load a model, as the base class does. If an argument changes the checkpoint's `length_unit`, build the unit
+        table again with the tokenizer in the same folder; raise `ValueError` if the folder has no tokenizer. If the
+        folder holds an adapter, load its base model too, and merge the adapter into the base model.
         """
         check_shards(pretrained_model_name_or_path, kwargs.get("subfolder"))
         if cls._from_adapter is not None:
@@ -283,7 +299,10 @@ class StoresUnitTable:
         return loaded
 
     def save_pretrained(self: Any, *args, **kwargs):
-        """Save the model, as the base class does. Raise `ValueError` if the table's unit is not `length_unit`."""
+        """
+        Save the model, as the base class does. Raise `ValueError` if the unit of the table is not
+        `config.length_unit`.
+        """
         counted, unit = self.unit_table.unit, self.config.length_unit
         if counted != unit:
             call = "call model.set_unit_table(tokenizer) before saving"
@@ -295,7 +314,10 @@ class StoresUnitTable:
 
 
 class CountsLabels(StoresUnitTable):
-    """Mixin of an encoder-decoder that counts the units of the labels if `forward` gets no length."""
+    """
+    Mixin for an encoder-decoder. If `forward` gets no length, the length of a row is the number of units in its
+    labels.
+    """
 
     _checked_lengths = False  # whether the lengths of the first training batch were checked
 
@@ -313,10 +335,10 @@ class CountsLabels(StoresUnitTable):
 
     def _length_of_rows(self: Any, labels, decoder_input_ids):
         """
-        Return the length of each row if `forward` gets no length. If there are labels, count their units (Takase &
-        Okazaki 2019, section 3.1). Otherwise return the default, `config.length`. But in training, where label
-        smoothing may remove the labels, count `decoder_input_ids`, or return `None` if there are no ids. If the model
-        is not length-controlled, return `None`.
+        Return the length of each row for a `forward` that got no length. If there are labels, count their units
+        (Takase & Okazaki 2019, section 3.1). Without labels, return the default, `config.length`. In training, where
+        label smoothing may remove the labels, count `decoder_input_ids` instead, or return `None` if there are no ids.
+        If the model is not length-controlled, return `None`.
         """
         ids = decoder_input_ids if labels is None and self.training else labels
         if not self.config.length_controlled or ids is None and self.training:
@@ -324,7 +346,10 @@ class CountsLabels(StoresUnitTable):
         return self.config.length if ids is None else self.count_labels(ids)
 
     def _check_lengths(self: Any, length, ids: torch.Tensor | None) -> None:
-        """Warn if the lengths of the first training batch differ much from its labels, see `warn_of_column`."""
+        """
+        Warn if the lengths of the first training batch differ much from the lengths of its labels, `ids`. See
+        `warn_of_column`.
+        """
         if (
             self._checked_lengths
             or ids is None

@@ -17,9 +17,9 @@ class LengthTokens:
     """
     Classes of output lengths. Each class has a token, which is put before the source.
 
-    `"ratio"`: short, normal and long, by the ratio of target length to source length (Lakew et al. 2019).
-    `"bins"`: ranges of the target length (Fan et al. 2018). The thresholds are quantiles of the training data, so
-    that all tokens occur about equally often.
+    There are two kinds. `"ratio"` has the classes short, normal and long, by the ratio of target length to source
+    length (Lakew et al. 2019). `"bins"` has a class for each range of the target length (Fan et al. 2018). `fit`
+    chooses quantiles of the training data as thresholds, so that all tokens occur about equally often.
 
     Args:
         kind (`str`): `"ratio"` or `"bins"`.
@@ -59,9 +59,9 @@ class LengthTokens:
         cls, kind: str, source_lengths: Sequence[int], target_lengths: Sequence[int], *, bins: int = 10
     ) -> "LengthTokens":
         """
-        Build classes from the lengths of training pairs, in the same unit. For `"ratio"`, the thresholds are terciles.
-        For `"bins"`, there are `bins` ranges, or fewer if many targets have the same length. Raise `ValueError` if the
-        pairs are too similar for several classes.
+        Build the classes from the source and target lengths of training pairs, which must be in the same unit. For the
+        kind `"ratio"`, the thresholds are terciles. For the kind `"bins"`, there are `bins` ranges, or fewer if many
+        targets have the same length. Raise `ValueError` if the pairs are too similar for several classes.
         """
         values: list[float] = sorted(
             target / max(source, 1) if kind == "ratio" else target
@@ -91,13 +91,14 @@ class LengthTokens:
         return self.tokens[bisect.bisect_left(self.thresholds, value)]
 
     def to_dict(self) -> dict:
-        """Return a dictionary for a configuration; `LengthTokens(**values)` restores the object."""
+        """Return the fields as a dictionary for a configuration. `LengthTokens(**fields)` restores the object."""
         return {**asdict(self), "thresholds": list(self.thresholds)}
 
     def add_to(self, tokenizer) -> None:
         """
-        Add the length tokens that a tokenizer lacks. They become special tokens, so they add no units. Raise
-        `ValueError` if the tokenizer has a separate target vocabulary that is larger than the source vocabulary.
+        Add the length tokens that the vocabulary of a tokenizer lacks. They become special tokens, so they add no
+        units. Raise `ValueError` if the tokenizer has a separate target vocabulary that is larger than the source
+        vocabulary.
         """
         missing = [token for token in self.tokens if token not in tokenizer.get_vocab()]
         if missing and getattr(tokenizer, "separate_vocabs", False):

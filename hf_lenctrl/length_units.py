@@ -30,21 +30,24 @@ NO_STATE = 255  # next state of an entry before `set_unit_table`
 
 
 def check_unit(option: str, unit, known: Sequence[str] = LENGTH_UNITS) -> None:
-    """Raise `ValueError` unless `unit` is either one of the `known` names or a `Unit`."""
+    """
+    Raise `ValueError` unless `unit` is a `Unit` or one of the `known` names. `option` names the argument in the
+    message.
+    """
     if not isinstance(unit, Unit):
         check_name(option, unit, known)
 
 
 def as_unit(unit: str | Unit | Callable[[str], int]) -> str | Unit:
-    """Return a name or a `Unit` unchanged. Wrap a function in a `Cost`."""
+    """Return a name or a `Unit` unchanged. For a cost function, return a `Cost`."""
     return unit if isinstance(unit, str | Unit) else Cost(unit)
 
 
 def load_unit(name: str) -> str | Unit:
     """
-    Return the unit that a command line names. The name is either one of `LENGTH_UNITS`, or `"module:name"`. In the
-    second case, `name` is a `Unit` or a cost function in a module that Python can import. Raise `ValueError` if the
-    name is unknown.
+    Return the unit that a command line names. The argument is either one of `LENGTH_UNITS`, or the place of a user's
+    unit, `"module:object"`: a `Unit` or a cost function in a module that Python can import. Raise `ValueError` if the
+    unit is not found.
     """
     module, _, attribute = name.partition(":")
     if not attribute:
@@ -107,7 +110,7 @@ def count_texts(tokenizer, texts: Sequence[str], unit: str | Unit, *, target: bo
 
 
 def check_texts(texts: Sequence[str], name: str = "input") -> None:
-    """Raise `TypeError` if an item of `texts` is not a `str`."""
+    """Raise `TypeError` if an item of `texts` is not a `str`. `name` is the word for an item in the message."""
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"every {name} must be a text, got {text!r} at position {i}")
@@ -136,9 +139,10 @@ class UnitTable(nn.Module):
     Args:
         unit (`str`): One of `LENGTH_UNITS`, or `"cost"`.
         weights (`torch.IntTensor` of shape `(states, vocab_size)`): Units of each entry. A constraint forbids an entry
-            if the text would be invalid (a character cut in two, or a last space that decoding strips). Such an entry
-            has `~units`, which is below 0.
-        next_state (`torch.ByteTensor` of shape `(states, vocab_size)`, *optional*): All 0 by default.
+            if the text would be invalid (a character cut in two, or a last space that decoding strips). The weight of
+            such an entry is `~units` (the bitwise complement), which is below 0.
+        next_state (`torch.ByteTensor` of shape `(states, vocab_size)`, *optional*): The state after each entry in each
+            state; all 0 by default.
     """
 
     weights: torch.Tensor
@@ -158,8 +162,8 @@ class UnitTable(nn.Module):
     @classmethod
     def from_config(cls, config, vocab_size: int) -> "UnitTable":
         """
-        Build a table without a tokenizer. If the unit is `"token"`, special ids add 0 units and other ids 1. For other
-        units, the table is not filled, see `set_unit_table`.
+        Build a table without a tokenizer. If the unit is `"token"`, special ids of the configuration add 0 units, and
+        other ids add 1 unit. For other units, the table is not filled, see `set_unit_table`.
         """
         shape = (getattr(config, "unit_states", 1), vocab_size)
         if config.length_unit != "token":
@@ -233,9 +237,9 @@ class UnitTable(nn.Module):
 
     def progress(self, ids: torch.Tensor) -> torch.Tensor:
         """
-        Return the progress: the units of a row up to and including each position. `ids` and the result have the shape
-        `(batch_size, sequence_length)`. The decoder position that reads an id gets the progress after this id. The
-        last column is the count of the whole row.
+        Return the progress: the number of units in a row up to and including each position. `ids` and the result have
+        the shape `(batch_size, sequence_length)`. The decoder position that reads an id gets the progress after this
+        id. The last column is the number of units in the whole row.
         """
         self.require_filled()
         if self.states == 1:
@@ -252,7 +256,7 @@ class UnitTable(nn.Module):
     def count_and_state(self, ids: torch.Tensor, prompt: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Return two tensors `(batch_size,)`: the units of each row, and the last state of each row. The first `prompt`
-        ids of a row do not count. If no ids remain, return 0 and the start state.
+        ids of a row do not count. If a row has no other ids, return 0 and the start state.
         """
         self.require_filled()
         ids = ids[:, prompt:]
@@ -262,12 +266,15 @@ class UnitTable(nn.Module):
         return self._progress(ids, states)[:, -1], states[:, -1]
 
     def after(self, count: torch.Tensor, state: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the units and the state of each row after one more token. All shapes are `(batch_size,)`."""
+        """
+        Return the number of units and the state of each row after one more token. `count` and `state` belong to the
+        row before this token, and `ids` are the ids of the token. All shapes are `(batch_size,)`.
+        """
         weights = self.weights[state, ids]
         return count + torch.maximum(weights, ~weights), self.next_state[state, ids].long()
 
     def count(self, ids: torch.Tensor) -> torch.Tensor:
-        """Count the units of each row, `(batch_size,)`, for ids `(batch_size, sequence_length)`."""
+        """Return the number of units in each row, `(batch_size,)`, of `ids (batch_size, sequence_length)`."""
         if ids.shape[1] == 0:
             return ids.new_zeros(len(ids))
         return self.progress(ids)[:, -1].contiguous()  # a view's stride would make torch.compile compile again
@@ -276,7 +283,7 @@ class UnitTable(nn.Module):
         """
         Return the state after each position. `ids` and the result have the shape `(batch_size, sequence_length)`.
 
-        This is a fixed-point iteration over all positions at once. The unit determines the number of rounds.
+        This is a fixed-point iteration over all positions at once. The number of rounds depends on the unit.
         """
         count, following = self.states, self.next_state
         if count == 1:
@@ -316,7 +323,7 @@ class UnitTable(nn.Module):
             self._filled = True
 
     def resized(self, vocab_size: int, config) -> "UnitTable":
-        """Return the table resized to another number of entries. `from_config` sets the new entries."""
+        """Return a copy of the table with `vocab_size` entries. `from_config` gives the values of new entries."""
         new = UnitTable.from_config(config, vocab_size).to(self.weights.device)
         kept = min(vocab_size, self.weights.shape[1])
         new.weights[:, :kept] = self.weights[:, :kept]
@@ -325,9 +332,9 @@ class UnitTable(nn.Module):
 
     def padded(self, vocab_size: int) -> "UnitTable":
         """
-        Return the table padded to the size of an embedding, which may be larger than the tokenizer's vocabulary.
-        Constraints forbid the added entries. Raise `ValueError` if the embedding is smaller than the table, or larger
-        by more than 511 entries (Qwen's is larger by 271).
+        Return a copy of the table with `vocab_size` entries, the size of an embedding, which may be larger than the
+        tokenizer's vocabulary. Constraints forbid the added entries. Raise `ValueError` if the embedding is smaller
+        than the table, or larger by more than 511 entries (Qwen's embedding is larger by 271).
         """
         entries = self.weights.shape[1]
         if not entries <= vocab_size < entries + 512:
@@ -341,7 +348,7 @@ class UnitTable(nn.Module):
 
     @property
     def loaded_unit(self) -> str:
-        """Return the unit of the loaded weights, which may differ from `unit`."""
+        """Return the name of the unit of the loaded weights, which may differ from `unit`."""
         return _CODES[int(self.unit_code)]
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
@@ -351,15 +358,15 @@ class UnitTable(nn.Module):
 
 def save_unit_table(tokenizer, unit: str) -> Path:
     """
-    Save the table of a unit next to its tokenizer, and return the path of the file,
-    `unit_tables/<unit>.safetensors`. `UnitTable.from_tokenizer`, the pipeline and vLLM then load the file, which saves
-    time with large vocabularies. If the vocabulary or a package that counts has changed, they log a warning and build
-    the table again.
+    Save the unit table of a tokenizer as `unit_tables/<unit>.safetensors` in the tokenizer's folder, and return the
+    path of the file. `UnitTable.from_tokenizer`, the pipeline and vLLM then load the file, which saves time with large
+    vocabularies. If the vocabulary or a package that counts has changed, they log a warning and build the table again.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): A tokenizer that was loaded from a folder or from the Hub. For a
             tokenizer from the Hub, the file is in the local cache of the Hub.
-        unit (`str`): One of `LENGTH_UNITS`, because a file can be found again only by a name.
+        unit (`str`): One of `LENGTH_UNITS`. A unit of your own is not possible, because the file is found by the
+            unit's name.
 
     Raises:
         `ValueError`: if the tokenizer has no folder; also the errors of `UnitTable.from_tokenizer`.
@@ -372,8 +379,9 @@ def save_unit_table(tokenizer, unit: str) -> Path:
 class RunningCount:
     """
     A counter of the units in each row of a search. Each step of the search appends one token to every row. The counter
-    keeps the rows of the last step, so the time of a step does not grow with the text. The counter finds a row by its
-    ids, because beam search reorders rows. If a row is unknown, the counter counts all rows from the start.
+    stores the ids and the counts of the last step, so the time of a step does not grow with the text. The counter
+    finds a row by its ids, because beam search reorders rows. If it does not find a row, the counter counts all rows
+    from the start.
 
     Args:
         counter (`UnitTable` or `Thoughts`): The object that counts the units of ids.
@@ -385,7 +393,10 @@ class RunningCount:
         self._kept: tuple[torch.Tensor, ...] | None = None  # ids (rows, T), units and states (rows,)
 
     def __call__(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two tensors `(rows,)`, the units and the last state of each row, like `counter.count_and_state`."""
+        """
+        Return two tensors `(rows,)` for the ids of all rows so far: the number of units and the last state of each
+        row. See `UnitTable.count_and_state`.
+        """
         kept = self._kept
         if kept is not None and torch.equal(kept[0], ids):
             return kept[1], kept[2]
@@ -399,7 +410,10 @@ class RunningCount:
 
 
 def places_among(known: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
-    """Return the index in `known` of each of `rows (rows, T)`, `(rows,)`; `None` if a row is not in `known`."""
+    """
+    Find each row of `rows (rows, T)` among the rows of `known (known, T)`. Return the indices in `known`, `(rows,)`,
+    or `None` if a row is missing.
+    """
     if rows.shape[1] != known.shape[1]:
         return None
     if torch.equal(rows, known):
@@ -411,8 +425,9 @@ def places_among(known: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None
 
 def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows: int = 100) -> None:
     """
-    Check a table on random sequences of entries; `rows` is their number. Raise `ValueError` if the table's count of a
-    sequence differs from the units of the decoded text, which `counted` returns.
+    Check a table on random sequences of vocabulary entries; their number is `rows`. `counted` is a function from a
+    text to its number of units. Raise `ValueError` if this number for the decoded text of a sequence differs from the
+    count of the table.
     """
     draw, tokenizer = random.Random(0), vocabulary.tokenizer
     weights, following = table.weights, table.next_state

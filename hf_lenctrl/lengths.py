@@ -27,7 +27,7 @@ def check_counts(**counts) -> None:
 
 
 def is_integer(value) -> "TypeIs[int]":
-    """Return whether a value is an integer of Python or NumPy, but not a `bool`."""
+    """Return whether `value` is an integer of Python or NumPy and not a `bool`."""
     return not isinstance(value, bool) and (isinstance(value, int) or isinstance(value, Integral))
 
 
@@ -39,7 +39,7 @@ def plural(unit: Any) -> str:
 
 
 def check_name(option: str, name, known) -> None:
-    """Raise `ValueError` unless `name` is one of the `known` names."""
+    """Raise `ValueError` unless `name` is one of the `known` names. `option` names the argument in the message."""
     if name not in known:
         raise ValueError(f"{option} must be one of {', '.join(known)}, got {name!r}")
 
@@ -113,13 +113,19 @@ def parse_tolerance(words: Sequence[str]):
 
 
 def window_in(options) -> dict[str, Any]:
-    """Return `length_tolerance` of a configuration or of options as `{"tolerance": 4}`; `{}` if it is not set."""
+    """
+    Return the tolerance of a configuration, or of options, as keyword arguments such as `{"tolerance": 4}`. Return
+    `{}` if `options.length_tolerance` is missing or `None`.
+    """
     tolerance = getattr(options, "length_tolerance", None)
     return {} if tolerance is None else {"tolerance": tolerance}
 
 
 def units_of(length: int, side: int | float) -> int:
-    """Return one side of a window in units. `side` is either a number of units or a share of the length."""
+    """
+    Return one side of a window around `length` as a number of units. `side` is either a number of units or a share of
+    the length.
+    """
     if isinstance(side, float):
         return max(1, math.floor(share_of(length, side))) if side else 0
     return side
@@ -127,11 +133,12 @@ def units_of(length: int, side: int | float) -> int:
 
 def window_of(lengths: Sequence[int], tolerance, constraint: str | None = "exact") -> tuple[list[int], list[int]]:
     """
-    Return two lists: the lowest and the highest allowed length for each of `lengths`, in units. `check_tolerance` must
-    have checked the tolerance. Raise `ValueError` if `tolerance` is a list, but not of the size of `lengths`.
+    Return two lists: the lowest and the highest allowed length for each of `lengths`, in units. The tolerance must be
+    valid, see `check_tolerance`. Raise `ValueError` if `tolerance` is a list with another number of items than
+    `lengths`.
 
     Shares are rounded down: 0.1 of 36 is 3 units, and the window is 33 to 39. A share above 0 is at least one unit. No
-    window goes below 1. The window of the constraint `"min"` begins at the length, and ends at four times the length.
+    window goes below 1. For the constraint `"min"`, the window begins at the length and ends at four times the length.
 
     Example:
 
@@ -159,11 +166,11 @@ def window_of(lengths: Sequence[int], tolerance, constraint: str | None = "exact
 @dataclass(frozen=True)
 class Target:
     """
-    The target lengths of the outputs of a batch, as tensors `(batch_size,)` of integers. `length` is the planned
-    length, on which the decoder is conditioned. `low` and `high` are the lowest and the highest allowed length. If
-    there is no window, all three are equal. `other` is a pair: the unit table of a second unit, and the limits in that
-    unit, `(batch_size,)`. `table` is the unit table of `low` and `high`; it is set only if `length` may be in a
-    different unit.
+    The target lengths of the outputs of a batch, as integer tensors `(batch_size,)`. `length` is the planned length,
+    on which the decoder is conditioned. `low` and `high` are the lowest and the highest allowed length. If there is no
+    window, all three are equal. `other` is set for a length in two units. It is a pair: the unit table of the second
+    unit, and the limits in this unit, `(batch_size,)`. `table` is the unit table of `low` and `high`; it is set only
+    if `length` may be in a different unit.
     """
 
     length: torch.Tensor
@@ -175,8 +182,9 @@ class Target:
 
 def as_target(length, constraint, tolerance, batch_size: int, device: torch.device) -> Target:
     """
-    Check a length, a constraint and a tolerance, and return them as a `Target`, which is not checked again. Raise the
-    errors of `as_length_tensor`, `check_constraint`, `check_tolerance` and `window_of`.
+    Check a length, a constraint and a tolerance, and return the lengths as a `Target`. Functions that get a `Target`
+    do not check it again. Raise the errors of `as_length_tensor`, `check_constraint`, `check_tolerance` and
+    `window_of`.
     """
     check_constraint(constraint)
     check_tolerance(tolerance, constraint)
@@ -209,10 +217,10 @@ def as_length_tensor(
     Check the requested length, and return it as a `torch.LongTensor` of shape `(batch_size,)`. `length` is either one
     number for all rows, or a list, a tensor or an array with one number for each row.
 
-    If `synchronize` is not set, the values of a tensor on an accelerator are not checked, because reading them would
+    If `synchronize` is `False`, the lengths in a tensor on an accelerator are not checked, because reading them would
     stall a training step. Raise `TypeError` if a length is not an integer (a `bool`, a float, NaN, a string). Raise
-    `ValueError` if a length is below 1 or not below `LONGEST`, or if the numbers of lengths and rows differ. In a
-    tensor, the minimum is `least` instead of 1; it is 0 if a row may have no length (`length_optional`).
+    `ValueError` if a length is below 1 or not below `LONGEST`, or if the number of lengths is not `batch_size`. For a
+    tensor, `least` replaces the minimum 1. It is 0 if a row may have no length (`length_optional`).
     """
     if isinstance(length, torch.Tensor):
         if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:

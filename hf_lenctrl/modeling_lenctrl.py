@@ -1,5 +1,6 @@
-"""Length-controlled BART, Marian, mBART, Pegasus, M2M100, T5, mT5 and UMT5: mixins for the unchanged Hugging Face
-classes, then the classes of each architecture."""
+"""Length-controlled BART, Marian, mBART, Pegasus, M2M100, T5, mT5 and UMT5: mixins, and classes that combine these
+mixins with the unchanged classes of Transformers.
+"""
 
 from types import ModuleType
 from typing import Any
@@ -44,7 +45,9 @@ from .length_signal import CountsLabels, init_length_weights, tell_peft
 
 
 class _LengthControlBase(CountsLabels):
-    """Base class of the models, with and without a language-model head. It adds length control to a model's parts."""
+    """
+    Base class of the models, with and without a language-model head. It adds length control to the parts of a model.
+    """
 
     config: PreTrainedConfig
 
@@ -69,13 +72,15 @@ class _LengthControlBase(CountsLabels):
                 self.encoder.share_length_table(self.decoder)
 
     def get_decoder(self: Any):
-        """Return the decoder directly, because `generate` calls this at each step and the base method is slow."""
+        """
+        Return the decoder. `generate` calls this method at each step, and the method of the base class is slower.
+        """
         return self.base_model.decoder
 
     def resize_token_embeddings(self: Any, *args, **kwargs):
         """
-        Resize the embeddings, as the base model does, and the unit table. Then the caller must call `set_unit_table`,
-        unless the unit is `"token"`.
+        Resize the token embeddings, as the base model does, and then resize the unit table. If the unit is not
+        `"token"`, the table does not know the units of new entries, so the caller must then call `set_unit_table`.
         """
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         self.get_decoder().resize_unit_table()
@@ -98,7 +103,7 @@ class LengthControlledModel(_LengthControlBase):
 
 
 class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, LengthControlledGeneration):
-    """Model with a language-model head whose `forward` and `generate` take `length`."""
+    """Model with a language-model head. Its `forward` and `generate` take `length`."""
 
     # The loss is a mean. By default Trainer would assume that a `forward` with **kwargs divides the loss by
     # `num_items_in_batch`, and would multiply gradients by the number of accumulation steps and of processes.
@@ -130,8 +135,8 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested length in
-                units. By default it is counted from `labels`, or, in training if there are no labels, from
-                `decoder_input_ids`. Otherwise it is `config.length`.
+                units. By default it is counted from `labels`. Without labels, it is counted from `decoder_input_ids`
+                in training, and it is `config.length` otherwise.
             progress (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): See
                 `LengthControlledDecoder.forward`.
             pair_ids (`torch.LongTensor` of shape `(batch_size, source_sequence_length)`, *optional*): For packed rows,
@@ -179,8 +184,8 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         """
-        Prepare the inputs, and add the progress (units so far), which is counted from all ids of each row. Beam search
-        has already reordered the rows.
+        Prepare the inputs, as the base class does, and add the progress (units so far). The progress is counted from
+        all ids of each row, so it is correct after beam search has reordered the rows.
         """
         model_inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         if self.config.counts_progress:
@@ -190,7 +195,10 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
         return model_inputs
 
     def _reorder_cache(self, cache, beam_idx: torch.Tensor):
-        """Reorder only the self-attention cache, because all beams of a source have the same cross-attention cache."""
+        """
+        Reorder the self-attention cache. The cross-attention cache stays, because it is the same for all beams of a
+        source.
+        """
         cache.self_attention_cache.reorder_cache(beam_idx)
         return cache
 
@@ -208,7 +216,9 @@ class LenCtrlBartForConditionalGeneration(LengthControlledForConditionalGenerati
 
 
 class _ResizesDecoder:
-    """Mixin for Marian, whose decoder may have a separate vocabulary."""
+    """
+    Mixin for Marian, whose decoder may have a separate vocabulary. It resizes the unit table with the embeddings.
+    """
 
     def resize_decoder_token_embeddings(self: Any, *args, **kwargs):
         embeddings = super().resize_decoder_token_embeddings(*args, **kwargs)
@@ -315,9 +325,11 @@ class LenCtrlUMT5ForConditionalGeneration(LengthControlledForConditionalGenerati
 
 def _make_parts(head: Any, stock: ModuleType) -> None:
     """
-    Create, in this module, the encoder, decoder and attention classes of a model family such as BART, with the names
-    `LenCtrl{Family}{Encoder,Decoder,Attention}`. The classes exist as soon as the module is imported, so that another
-    process can unpickle a model. `control` changes the classes of a model's submodules to these classes.
+    Create the encoder, decoder and attention classes of a model family such as BART. They get the names
+    `LenCtrl{Family}{Encoder,Decoder,Attention}` in this module. `head` is our model class with a language-model head,
+    and `stock` is the module of Transformers with the base classes. The classes exist as soon as this module is
+    imported, so that another process can unpickle a model. `control` changes the classes of a model's submodules to
+    these classes.
     """
     family = head.model_class.__name__.removeprefix("LenCtrl").removesuffix("Model")
     parts = {"Encoder": LengthControlledEncoder, "Decoder": LengthControlledDecoder, "Attention": LengthHeadAttention}

@@ -16,7 +16,10 @@ from .wrapper import LengthControlWrapper
 
 
 class _BaseModel:
-    """The inner model of a `LenCtrlForCausalLM` without its head, for libraries that add a head, such as TRL."""
+    """
+    The inner model of a `LenCtrlForCausalLM` (`whole`) without its head. Libraries that add a head, such as TRL, call
+    this object as the base model.
+    """
 
     def __init__(self, whole: Any):
         self.whole, self.inner = whole, whole.language_model.base_model
@@ -36,7 +39,10 @@ class _BaseModel:
         cache=None,
         **kwargs,
     ):
-        """Run the model without its head. The output has `last_hidden_state (batch_size, sequence_length, d)`."""
+        """
+        Run the model without its head. The output has `last_hidden_state (batch_size, sequence_length, d)`. For
+        `length` and `progress`, see `LenCtrlForCausalLM.forward`.
+        """
         if self.whole.config.length_controlled:
             given = (None, length, progress, cache, attention_mask)
             inputs_embeds = self.whole.embed_with_length(input_ids, inputs_embeds, *given)
@@ -72,16 +78,17 @@ class LenCtrlForCausalLM(LengthControlWrapper):
     @property
     def base_model(self):
         """
-        Return the inner model without its head, in a wrapper that takes `length`. The outputs have
+        Return the inner model without its head, in a wrapper that takes `length`. Its outputs have
         `last_hidden_state`.
         """
         return _BaseModel(self)
 
     def _count_answers(self, args, kwargs):
         """
-        Count progress and length of each answer from the labels, in a hook that runs before `forward`. Some trainers,
-        such as TRL's, need the hook, because they replace `forward` and pass no labels to the base model. If `forward`
-        gets a length, use this length instead. If only `config.length` is set, use `config.length` instead.
+        Count the progress and the length of each answer in the labels, and add both to the arguments of `forward`.
+        This is a hook that runs before `forward`. It is needed only if a trainer, such as TRL's, replaces `forward`
+        and then passes no labels to the base model; otherwise it does nothing. A length that `forward` gets, or else
+        `config.length`, overrides the counted length.
         """
         labels, length = kwargs.get("labels"), kwargs.get("length")
         replaced = "forward" in vars(self) and self.config.length_controlled
@@ -94,7 +101,11 @@ class LenCtrlForCausalLM(LengthControlWrapper):
         return args, kwargs | {"progress": progress, "length": own if length is None else length}
 
     def embed_with_length(self, input_ids, inputs_embeds, labels, length, progress, cache, mask) -> torch.Tensor:
-        """Return token embeddings plus the encoding of progress and length, `(batch_size, sequence_length, d)`."""
+        """
+        Return the token embeddings, `(batch_size, sequence_length, d)`. At positions that predict a token of an
+        answer, they include the encoding of progress and length. For the arguments see `forward`; `mask` is its
+        `attention_mask`.
+        """
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
         progress, lengths = self._progress_and_length(labels, length, progress, cache, embeds, mask)
         # `where` keeps the prompt's embeddings bit for bit; a product would not.
@@ -103,7 +114,9 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
     def _progress_and_length(self, labels, length, progress, cache, embeds, mask):
         """
-        Return progress `(batch_size, sequence_length)` and lengths `(batch_size,)`. Count each if it is not given.
+        Return the progress `(batch_size, sequence_length)` and the lengths `(batch_size,)`. Use `progress` and
+        `length` if they are not `None`. Otherwise count the labels; without labels, all ids are the prompt, and the
+        length is the default.
         """
         rows, columns = embeds.shape[:2]
         if labels is not None and progress is None:
@@ -148,13 +161,13 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested length of
-                each answer, in units. By default it is counted from the labels, or is `config.length` if there are no
-                labels.
-            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units of the answer
-                produced before each prediction, -1 where no answer is predicted. By default it is counted from the
-                labels. If there are no labels, all `input_ids` are the prompt, and the last token that is not padding
-                predicts the first token of the answer.
-            prompt (`PromptSpan`, *optional*): Ignored; `generate` with an adapter requires that this name exists.
+                each answer, in units. By default it is counted from the labels; without labels, it is `config.length`.
+            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Number of units of the
+                answer produced before each prediction; -1 at positions that predict no token of an answer. By default
+                it is counted from the labels. If there are no labels, all `input_ids` are the prompt, and the last
+                token that is not padding predicts the first token of the answer.
+            prompt (`PromptSpan`, *optional*): Ignored. The argument exists because `generate` of a model with an
+                adapter checks this name.
 
         Raises:
             `ValueError`: if there is no length, if a length is below 1, if an answer has no units, if the labels of a
@@ -192,9 +205,9 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
     def _remove_answer(self, cache: Cache, first: int) -> None:
         """
-        Truncate the cache at column `first` after a call. This removes the last prompt token and the answer, whose
-        cached states contain the length encoding. The next call of a chat then reads the answer as a part of the
-        prompt. If the cache cannot be truncated, empty it.
+        Truncate the cache at column `first` after a call. This removes the last prompt token and the answer, because
+        the cached states of these tokens contain the length encoding. The next call of a chat then reads the answer as
+        a part of the prompt. If the cache cannot be truncated, empty it.
         """
         try:
             cache.crop(min(first - int(cache.get_seq_length()), 0))
@@ -208,8 +221,8 @@ class LenCtrlForCausalLM(LengthControlWrapper):
         self, input_ids, prompt: PromptSpan | None = None, length=None, **kwargs
     ):
         """
-        Prepare the inner model's inputs, and add the progress (units so far), which is counted from all ids of the
-        answer. Beam search has already reordered the rows.
+        Prepare the inputs of the inner model, and add the progress (units of the answer so far). The progress is
+        counted from all ids of the answer, so it is correct after beam search has reordered the rows.
         """
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
@@ -231,8 +244,9 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
 def _check_cached(cache: Cache, start: int, columns: int) -> None:
     """
-    Raise `ValueError` if the `columns` ids that `generate` gets do not continue a cache. Two cases are valid: (1) the
-    ids follow the cache, which has `start` columns; (2) the ids begin with the cached ids, and `start` is 0. Each call
+    Raise `ValueError` if the ids in a call of `generate` do not continue the cache. `columns` is the number of these
+    ids, and `start` is the number of columns of the attention mask before them. Two cases are valid: (1) the ids
+    follow the cache, which has `start` columns; (2) the ids begin with the cached ids, and `start` is 0. Each call
     removes its answer from the cache, so the next call must pass the ids of the answer.
     """
     cached = int(cache.get_seq_length())

@@ -35,7 +35,10 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
 
     @property
     def encoder(self):
-        """Return the encoder. `generate` accepts the encoder's arguments, such as LED's `global_attention_mask`."""
+        """
+        Return the encoder. Through it, `generate` accepts arguments of the encoder, such as LED's
+        `global_attention_mask`.
+        """
         return self.language_model.get_encoder()
 
     @property
@@ -76,7 +79,7 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
         Run the inner model's `forward` with two more arguments, `length` and `progress`.
 
         For both arguments and for errors, see `LengthControlledForConditionalGeneration.forward`. The other arguments
-        are those of the inner model. A call must also pass decoder ids, decoder embeddings or labels.
+        are those of the inner model. A length-controlled model needs decoder ids, decoder embeddings or labels.
         """
         ids: torch.Tensor | None = decoder_input_ids
         embeds: torch.Tensor | None = decoder_inputs_embeds
@@ -103,12 +106,18 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
         return self._run_inner(kwargs, cache)
 
     def _prepare_generation_config(self, generation_config, **kwargs):
-        """Rename `length` to `decoder_length`, because `generate` does not pass `decoder_...` to the encoder."""
+        """
+        Rename the argument `length` to `decoder_length`, because `generate` does not pass arguments with the prefix
+        `decoder_` to the encoder.
+        """
         config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         return config, {"decoder_length" if name == "length" else name: x for name, x in model_kwargs.items()}
 
     def prepare_inputs_for_generation(self, input_ids, decoder_length=None, **kwargs):  # type: ignore[override]
-        """Prepare the inner model's inputs, and add the progress: the units so far, counted from all ids of a row."""
+        """
+        Prepare the inner model's inputs. Add the length, and the progress (units so far), counted from all ids of a
+        row.
+        """
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
             return model_inputs

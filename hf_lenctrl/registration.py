@@ -70,9 +70,10 @@ def load(place: str) -> Any:
 
 class Lazy(MutableMapping):
     """
-    A mapping that joins `known` and `places`. A value of `known` is an object. A value of `places` is a string
-    `"module:name"`, and a look-up imports and returns the object that this string names. A key of `places` may also be
-    a string `"module:name"`, which names a class. Iterating over the keys imports this class and yields it.
+    A mapping that joins two mappings, `known` and `places`. The values of `known` are objects. The values of `places`
+    are strings `"module:name"`, and a look-up imports and returns the object with this name. A key of `places` may
+    also be such a string, which stands for a class. The look-up key is then the class itself, and iterating over the
+    keys imports the class and yields it.
     """
 
     def __init__(self, known: MutableMapping, places: dict[str, str]):
@@ -104,7 +105,7 @@ class Lazy(MutableMapping):
 
 
 def _fill(name: str) -> None:
-    """Put `Lazy` mappings into the tables of an imported module of transformers."""
+    """Put `Lazy` mappings into the tables of `name`, an imported module of transformers in `TABLES`."""
     for table, places in TABLES[name].items():
         mapping = getattr(sys.modules[name], table)
         # transformers stores registered classes in this attribute, which is private in transformers 5.23.
@@ -115,8 +116,8 @@ def _fill(name: str) -> None:
 
 class _Filler(MetaPathFinder):
     """
-    An import hook for the modules of transformers in `TABLES`. The other finders of `sys.meta_path` import a module;
-    then `_fill` adds our classes to its tables.
+    An import hook for the modules of transformers in `TABLES`. The other finders of `sys.meta_path` find and load such
+    a module; then `_fill` adds our classes to the tables of the module.
     """
 
     def find_spec(self, name, path=None, target=None):
@@ -137,7 +138,10 @@ class _Filler(MetaPathFinder):
 
 
 def register() -> None:
-    """Register the models: fill each table of transformers, now if its module is imported, otherwise on import."""
+    """
+    Register the models in the tables of transformers. Fill the tables of each module in `TABLES`: now if the module is
+    already imported, otherwise as soon as it is imported.
+    """
     for name in TABLES:
         if name in sys.modules:
             _fill(name)

@@ -1,5 +1,5 @@
 """
-Functions that save and read unit tables next to a tokenizer. Building the table of a large vocabulary takes seconds.
+Functions that save a unit table next to its tokenizer and read it again, because building a large table takes seconds.
 """
 
 import hashlib
@@ -29,8 +29,9 @@ _SOURCES = ("character_costs.py", "length_units.py", "text_units.py", "unit_voca
 
 def read_table(tokenizer, unit: str) -> tuple[torch.Tensor, torch.Tensor] | None:
     """
-    Return two tensors `(S, V)` that `write_table` saved next to a tokenizer: the weights, and the next states. If
-    there is no file, return `None`. If the file is of another tokenizer or package version, warn and return `None`.
+    Read the unit table that `write_table` saved next to a tokenizer. Return two tensors with a row for each state and
+    a column for each vocabulary entry: the weights, and the next states. If there is no file, return `None`. If the
+    file was made from a different tokenizer or package version, log a warning and return `None`.
     """
     file = _file_of(tokenizer, unit)
     if file is None or not file.is_file():
@@ -48,8 +49,9 @@ def read_table(tokenizer, unit: str) -> tuple[torch.Tensor, torch.Tensor] | None
 
 def write_table(tokenizer, unit: str, weights: torch.Tensor, next_state: torch.Tensor) -> Path:
     """
-    Save a table's weights `(S, V)` and next states `(S, V)` next to its tokenizer. Return the path of the file. Equal
-    columns are saved once. Raise `ValueError` if the tokenizer was not loaded from a folder or from the Hub.
+    Save a unit table next to its tokenizer, and return the path of the file. `weights` and `next_state` have a row for
+    each state and a column for each vocabulary entry. Equal columns are saved once. Raise `ValueError` if the
+    tokenizer was not loaded from a folder or from the Hub.
     """
     file = _file_of(tokenizer, unit)
     if file is None:
@@ -70,8 +72,9 @@ def write_table(tokenizer, unit: str, weights: torch.Tensor, next_state: torch.T
 
 def _file_of(tokenizer, unit: str) -> Path | None:
     """
-    Return the path of a table's file. This file is in a subfolder of the tokenizer's folder, because vLLM loads every
-    safetensors file in a model's folder as weights. If the tokenizer has no folder, return `None`.
+    Return the path of the file for a unit's table, whether or not the file exists. The file is in a subfolder of the
+    tokenizer's folder, because vLLM loads every safetensors file in a model's folder as weights. If the tokenizer has
+    no folder, return `None`.
     """
     name = str(getattr(tokenizer, "name_or_path", None) or "")
     folder = Path(name) if name and Path(name).is_dir() else None
@@ -85,7 +88,9 @@ def _file_of(tokenizer, unit: str) -> Path | None:
 
 
 def _made_from(tokenizer, unit: str) -> str:
-    """Return a hash of all that a table depends on: tokenizer, unit, package versions and code."""
+    """
+    Return a hash of everything that determines a table: the tokenizer, the unit, the package versions and the code.
+    """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         size, special = entries_of(tokenizer)

@@ -1,4 +1,4 @@
-"""Named units of length: graphemes, UTF-16, SMS, posts on X, syllables, Chinese words, widths in Arial."""
+"""Named units of length: graphemes, UTF-16, SMS, posts on X, Chinese words, syllables, widths in Arial."""
 
 import functools
 import itertools
@@ -79,9 +79,9 @@ _SYLLABLES = {
 
 def _matches(pattern: regex.Pattern, kinds: str, kind: regex.Pattern) -> Unit:
     """
-    Build the unit that counts the matches of `pattern`. The pattern `kind` has a group for each kind of character.
-    `kinds` has an example of each kind, in the order of the groups. Endings of at most two characters are enough to
-    tell two states apart.
+    Build the unit that counts the matches of `pattern` in a text. The pattern `kind` has a group for each kind of
+    character, and `kinds` has an example of each kind, in the order of the groups. The automaton is learned (see
+    `Learned`) with endings of one or two characters, which are enough to distinguish its states.
     """
     endings = [*kinds, *map("".join, itertools.product(kinds, repeat=2))]
     return Learned(lambda text: len(pattern.findall(text)), endings, lambda one: kinds[kind.match(one).lastindex - 1])
@@ -93,7 +93,7 @@ def _utf_16() -> Unit:
 
 def _sms() -> Unit:
     """
-    Build the unit of SMS, which counts septets of GSM-7. One character outside GSM-7 would change the encoding of the
+    Build the unit of SMS, which counts septets of GSM-7. A character outside GSM-7 would change the encoding of the
     whole message to UCS-2, so constraints forbid such characters. Each of these characters counts 1000 septets, so
     that no text with them fits.
     """
@@ -113,8 +113,8 @@ def _arial() -> Unit:
 
 def _post() -> Unit:
     """
-    Build the unit of posts on X, which counts characters with the weights of X. A constraint forbids URLs, joined
-    emoji and keycaps, because the weight of such a sequence is known only at its end.
+    Build the unit of posts on X, which adds up the weights that X gives to characters. A constraint forbids URLs,
+    joined emoji and keycaps, because the weight of such a sequence is known only at its end.
     """
     unit = Unit("space", _post_step, _post_kind)
 
@@ -128,7 +128,10 @@ def _post() -> Unit:
 
 
 def _post_kind(character: str) -> tuple[int, str]:
-    """Return two values: the weight of a character in NFC form, and its sign, the name of its group in `_SIGN`."""
+    """
+    Return two values for a character: its weight (the sum over its NFC form), and its sign (the name of the group that
+    it matches in `_SIGN`, or `"other"`).
+    """
     sign = _SIGN.match(character)
     weight = sum(1 if _LIGHT.match(part) else 2 for part in unicodedata.normalize("NFC", character))
     return weight, "other" if sign is None else sign.lastgroup
@@ -136,8 +139,9 @@ def _post_kind(character: str) -> tuple[int, str]:
 
 def _post_step(last: str, kind: tuple[int, str]) -> tuple:
     """
-    Return the transition from the state `last` on a character of `kind`, as a tuple: the weight, the next state, and
-    whether a constraint may allow the character. The last value may be left out, see `Unit`.
+    Return the transition from the state `last`, for a character of the kind `kind`, which is a weight and a sign (see
+    `_post_kind`). The transition is a tuple: the added weight, the next state, and whether a constraint may allow the
+    character. The third value may be missing, which means `True`.
     """
     weight, sign = kind
     if (last, sign) in _JOINS:
@@ -151,8 +155,8 @@ def _post_step(last: str, kind: tuple[int, str]) -> tuple:
 
 def _syllables(language: str) -> Unit:
     """
-    Build the unit of syllables of a language. Characters other than letters and apostrophes separate words and add no
-    units.
+    Build the unit of syllables of a language, `"en"`, `"de"` or `"fr"`. Characters other than letters and apostrophes
+    separate words and add no units.
     """
     vowels, *rules = _SYLLABLES[language]
     letters = {character for character in "".join(rules) if character.islower()}
@@ -192,7 +196,9 @@ UNITS: dict[str, Callable[[], Unit]] = {  # append new names at the end: `length
 
 @functools.cache
 def unit_of(name: str) -> Unit:
-    """Return the unit of a name in `UNITS`. Units are cached, because learning a unit takes time."""
+    """
+    Return the unit `name`, one of `UNITS`. Units are cached, because learning the automaton of a unit takes time.
+    """
     unit = UNITS[name]()
     unit.name = name
     return unit

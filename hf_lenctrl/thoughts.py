@@ -1,4 +1,6 @@
-"""Separation of thoughts (reasoning text) from the answer. No constraint applies to thoughts; they do not count."""
+"""
+Separation of thoughts (reasoning text) from the answer. Thoughts do not count, and no constraint applies to them.
+"""
 
 import math
 from collections.abc import Sequence
@@ -24,15 +26,16 @@ class AnswerMarker:
     The marker that ends the thoughts, such as `</think>`, and an automaton that finds the marker in ids. A marker is
     either a text, which vocabulary entries may split anywhere, or a list of ids.
 
-    If the marker is a text, the automaton reads the bytes of the entries; otherwise it reads the ids. These are the
-    symbols. A state is the number of symbols of the marker that are read (Knuth, Morris & Pratt 1977). From state `s`,
-    entry `v` leads to `following[s, v]`. The value `len(symbols) + i` means that the marker ended in the entry, and
-    that `rests` maps the rest of the entry to `i`.
+    The automaton reads symbols: the bytes of vocabulary entries if the marker is a text, otherwise ids. Its state is
+    the number of symbols of the marker that it has just read (Knuth, Morris & Pratt 1977). From state `s`, entry `v`
+    leads to the state `following[s, v]`. A state of `len(symbols)` or more means that the marker ends inside the
+    entry. Then the state is `len(symbols) + rests[rest]`, where `rest` are the bytes of the entry after the marker,
+    without leading white space.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): A tokenizer that decodes by pieces, see `UnitTable.from_tokenizer`.
-        marker (`str` or `list[int]`): Either a text, which may have special tokens, or ids, which match only these
-            ids.
+        marker (`str` or `list[int]`): Either a text, which may contain special tokens, or a list of ids, which matches
+            only exactly these ids.
 
     Raises:
         `ValueError`: if the tokenizer cannot encode the marker.
@@ -95,9 +98,9 @@ class AnswerMarker:
 
     def split(self, ids: Sequence[int], closed: bool = False) -> tuple[str, str | None]:
         """
-        Split generated `ids`. Return two texts: the thoughts, and the answer. Remove the white space around the
-        thoughts and before the answer. If there is no marker, the answer is `None`. If `closed` is set, the prompt
-        ended the thoughts, so all ids are the answer.
+        Split generated `ids` at the marker. Return two texts: the thoughts, and the answer. Remove the white space
+        around the thoughts and before the answer. If there is no marker, the answer is `None`. If `closed` is set, the
+        marker is already in the prompt, so all ids are the answer.
         """
         ids = [i for i in ids if i < len(self.data)]  # no tokenizer decodes larger ids
         end = 0 if closed else self._end(ids)
@@ -117,9 +120,9 @@ class AnswerMarker:
 
     def tables(self, table: Any) -> tuple[Any, Any]:
         """
-        Return two tables that count answers: a `UnitTable` that does not count white space at the start, and a copy
-        that has an added entry for each item of `rests`. The added entry stands for the rest of the entry in which the
-        marker ends. Both tables are cached.
+        Return two unit tables for answers after the marker, made from `table`. The first does not count white space at
+        the start of an answer. The second is a copy of the first with an additional entry for each item of `rests`:
+        the part of a vocabulary entry after the end of the marker. Both tables are cached.
         """
         made = self._made.get(table)
         if made is None or made[0] is not table.weights:
@@ -159,7 +162,11 @@ class AnswerMarker:
 
 
 class _Count:
-    """A counter of the units of bytes that are not one vocabulary entry. The counter splits the bytes into entries."""
+    """
+    A counter of the units of bytes that need not be one vocabulary entry; it splits the bytes into several entries.
+    `weights` and `following` have a row for each state and a column for each entry: the added units, and the next
+    state.
+    """
 
     def __init__(self, marker: AnswerMarker, weights: torch.Tensor, following: torch.Tensor):
         self.weights, self.following = weights.numpy(), following.numpy()
@@ -170,9 +177,9 @@ class _Count:
 
     def of(self, data: bytes) -> tuple[int, int] | None:
         """
-        Return two values for the first bytes of a text: the number of units, and the next state. If the text is
-        invalid, the first value is the bitwise complement `~units`, which is below 0. Return `None` if no sequence of
-        vocabulary entries has these bytes.
+        Count the units of `data`, the first bytes of a text. Return two values: the number of units, and the state
+        after the bytes. If a constraint would forbid one of the entries, the first value is the bitwise complement
+        `~units`, which is below 0. Return `None` if no sequence of vocabulary entries has these bytes.
         """
         entries = self._entries(data, self.first)
         if entries is None:
@@ -194,8 +201,8 @@ class Thoughts:
     """
     A counter of the units of the answers in a batch. Only the text after the end-of-thoughts marker counts.
 
-    After the marker, the state of a text is its state in `table`. Before the marker, the state of a text is `~s`,
-    which is below 0; `s` is the state of the marker's automaton.
+    After the marker, the state of a text is its state in `table`. Before the marker, it is the bitwise complement
+    `~s`, which is below 0, of a state `s` of the marker's automaton.
 
     Args:
         marker (`AnswerMarker`): The marker that ends the thoughts.
@@ -222,8 +229,8 @@ class Thoughts:
 
     def _read(self, ids: torch.Tensor) -> torch.Tensor:
         """
-        Return the state of the marker's automaton after each of `ids (rows, positions)`. The automaton starts again
-        after a marker.
+        Return the state of the marker's automaton after each of the `ids`. Both have the shape `(rows, positions)`.
+        After a marker, the automaton starts again.
         """
         state = torch.zeros_like(ids)
         while True:  # fixed-point iteration; few rounds, because only the last symbols matter
@@ -234,8 +241,9 @@ class Thoughts:
 
     def behind(self, state: int | torch.Tensor, entries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return two tensors `(n,)`: the units and the state after each of the `entries (n,)`. `state` is the state of
-        the thoughts before an entry: either one state for all entries, or a tensor `(n,)`.
+        Return two tensors `(n,)` for vocabulary entries that may follow thoughts, `entries (n,)`: the units of the
+        answer, and the state, after each entry. `state`, below 0, is the state of the thoughts before the entry:
+        either one state for all entries, or a tensor `(n,)`.
         """
         reached = self._following[~state, entries]
         rest = reached - len(self._following)
@@ -254,9 +262,10 @@ class Thoughts:
 
     def _answers(self, written: torch.Tensor, closed: torch.Tensor | None):
         """
-        Find the answers in `written (rows, T)`, the ids after the prompt. Return four tensors: (1) the last state of
-        the marker's automaton, `(rows,)`; (2) whether a row has a marker, `(rows,)`; (3) the column where the marker
-        ends, `(rows,)`, 0 for the prompt; (4) the answers, moved left, so that the marker ends in column 0.
+        Find the answers in `written (rows, T)`, the ids after the prompt. `closed (rows,)` says which prompts end with
+        the marker. Return four tensors: (1) the last state of the marker's automaton, `(rows,)`; (2) whether a row has
+        a marker, `(rows,)`; (3) the number of ids up to the end of the marker, `(rows,)`, 0 if the marker is in the
+        prompt; (4) the ids of the answers, moved to the left, so that column 0 is the entry in which the marker ends.
         """
         most = len(self._following)
         before = written.new_zeros(len(written)) if closed is None else most * closed.long()
@@ -274,7 +283,7 @@ class Thoughts:
         """
         Return the progress of each answer in units, `(rows, positions + 1)`. Column 0 is the progress after the
         prompt; the other columns are the progress after each of the `ids (rows, positions)`. The progress is -1 before
-        the end of the marker. `closed (rows,)` says which prompts end with the marker.
+        the end of the marker. `closed (rows,)` says which prompts end with the marker; by default no prompt does.
         """
         device = self._blank.device
         _, begun, start, answers = self._answers(ids.to(device), None if closed is None else closed.to(device))
@@ -296,7 +305,10 @@ class Thoughts:
         return count, torch.where(begun, state, ~read)
 
     def after(self, count: torch.Tensor, state: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the number of units and the state of each row after one more token, see `UnitTable.after`."""
+        """
+        Return the number of units and the state of each row after one more token. `count` and `state` belong to the
+        row before this token, and `ids` are the ids of the token. All shapes are `(rows,)`.
+        """
         units, to = self.table.after(count, state.clamp(min=0), ids)
         first, begun = self.behind(state.clamp(max=-1), ids)
         return torch.where(state < 0, first, units), torch.where(state < 0, begun, to)
@@ -304,15 +316,18 @@ class Thoughts:
 
 class ThinkingBudgetLogitsProcessor(LogitsProcessor):
     """
-    A logits processor that forces the end-of-thoughts marker if the thoughts have used up their budget. The first
-    `prompt_length` positions are the prompt.
+    A logits processor that forces the end-of-thoughts marker in rows whose thoughts have used up their budget,
+    `thoughts.budget`. The first `prompt_length` positions are the prompt.
     """
 
     def __init__(self, thoughts: Thoughts, prompt_length: int = 0):
         self.thoughts, self.prompt_length = thoughts, prompt_length
 
     def __call__(self, input_ids, scores):
-        """Return the scores `(rows, vocab_size)`, with the marker forced, for ids `(rows, sequence_length)`."""
+        """
+        Return `scores (rows, vocab_size)`. In rows whose thoughts are over the budget, only the next id of the marker
+        is allowed. `input_ids` has the shape `(rows, sequence_length)`.
+        """
         over, marker = input_ids.shape[1] - self.prompt_length - self.thoughts.budget, self.thoughts.marker.ids
         if not 0 <= over < len(marker):
             return scores
@@ -327,8 +342,8 @@ _marker = lru_cache(maxsize=8)(AnswerMarker)
 
 def check_thinking(length_from, budget) -> None:
     """
-    Raise `TypeError` or `ValueError` if the marker, `length_from`, or the budget is invalid. Raise `ValueError` if
-    there is a budget but no marker.
+    Raise `TypeError` or `ValueError` if `length_from`, the end-of-thoughts marker, or `budget`, the maximum number of
+    tokens of thoughts, is invalid. Raise `ValueError` if there is a budget but no marker.
     """
     if budget is not None and (not is_integer(budget) or budget < 0):
         raise ValueError(f"thinking_budget must be an integer of at least 0, got {budget!r}; pass 500")
@@ -345,8 +360,8 @@ def check_thinking(length_from, budget) -> None:
 
 def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
     """
-    Return the `AnswerMarker` for the marker `length_from`, from a cache. Raise `ValueError` if the tokenizer is
-    missing or cannot encode the marker.
+    Return the `AnswerMarker` for `length_from`, a text or a list of ids. The result is cached. Raise `ValueError` if
+    the tokenizer is missing or cannot encode the marker.
     """
     if tokenizer is None:
         raise ValueError(f"length_from={length_from!r} needs the model's tokenizer; pass tokenizer=tokenizer")
@@ -355,8 +370,9 @@ def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
 
 def thoughts_of(length_from, tokenizer, table: Any, budget: int | None = None) -> Thoughts | None:
     """
-    Return the `Thoughts` for the marker `length_from`. If `length_from` is `None`, return `None`. If `length_from` is
-    already a `Thoughts`, return this object. Raise the errors of `check_thinking` and `marker_of`.
+    Return a `Thoughts` for the marker `length_from`, the unit table `table` and the budget. If `length_from` is
+    `None`, return `None`. If `length_from` is already a `Thoughts`, return it. Raise the errors of `check_thinking`
+    and `marker_of`.
     """
     if isinstance(length_from, Thoughts):
         return length_from

@@ -1,4 +1,6 @@
-"""The decoded bytes of each entry of a tokenizer's target vocabulary, and the automata that count its units."""
+"""
+The decoded bytes of each entry of a tokenizer's target vocabulary, and the automata that count the units of entries.
+"""
 
 import json
 import math
@@ -19,7 +21,7 @@ _WIDE_SPACES = [c.encode("utf-8") for c in map(chr, range(0x80, 0x3001)) if c.is
 
 
 def skipped_ids(tokenizer) -> set[int]:
-    """Return the ids that `decode(skip_special_tokens=True)` skips. Exactly these ids add nothing to a text."""
+    """Return the ids that `decode(skip_special_tokens=True)` skips. All other ids add something to a text."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return set(tokenizer.all_special_ids)
@@ -28,7 +30,9 @@ def skipped_ids(tokenizer) -> set[int]:
 
 
 def entries_of(tokenizer) -> tuple[int, set[int]]:
-    """Return two values: the size of a tokenizer's target vocabulary, and the ids of entries that add no text."""
+    """
+    Return two values: the size of a tokenizer's target vocabulary, and the set of the ids of entries that add no text.
+    """
     special = skipped_ids(tokenizer)
     # M2M100 does not count its language codes in its size.
     codes = special | set(getattr(tokenizer, "lang_code_to_id", {}).values())
@@ -39,8 +43,8 @@ def entries_of(tokenizer) -> tuple[int, set[int]]:
 
 class UnitVocabulary:
     """
-    The bytes of each entry of a tokenizer's target vocabulary. `first` has the bytes at the start of a text, `later`
-    has the bytes at any other place.
+    The bytes of each entry of a tokenizer's target vocabulary. Entry `i` adds the bytes `first[i]` at the start of a
+    text, and the bytes `later[i]` at any other place. `special` are the ids of entries that add no text.
     """
 
     def __init__(self, tokenizer, vocab_size: int, special: set[int]):
@@ -77,14 +81,17 @@ class UnitVocabulary:
             )
 
     def texts(self, most: int = 1000) -> list[str]:
-        """Return the texts of at most `most` entries, spread evenly over the vocabulary, that are valid UTF-8."""
+        """
+        Return the texts of at most `most` entries, spread evenly over the vocabulary. Leave out entries that are empty
+        or not valid UTF-8.
+        """
         whole = [text for text, rest in map(_split_utf8, self.later) if text and not rest]
         return whole[:: len(whole) // most + 1]
 
     def machine(self, unit: str) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Build the automaton that counts `unit`. Return two tensors `(S, V)`: the weights (added units) and the next
-        states of all entries in all reachable states.
+        Build the automaton that counts `unit`: `"character"`, `"word"` or `"byte"`. Return two tensors with a row for
+        each reachable state and a column for each vocabulary entry: the weights (added units), and the next states.
         """
         # A state holds: whether text has started, whether white space is last, the bytes of an incomplete character.
         order: list[tuple] = [(False, True, b""), (True, False, b"")]
@@ -98,8 +105,8 @@ class UnitVocabulary:
 
     def _sort(self, data: bytes, unit: str) -> Hashable:
         """
-        Return the class of an entry with the bytes `data`. Two entries of a class have the same weight and lead to the
-        same next state, from every state that is not inside a multi-byte character.
+        Return the class of an entry with the bytes `data`. From every state that is not inside a multi-byte character,
+        two entries of the same class have the same weight and lead to the same next state.
         """
         text, rest = _split_utf8(data)
         if text is None:
@@ -108,7 +115,10 @@ class UnitVocabulary:
         return units, bool(text), bool(text.strip()), text[:1].isspace(), text[-1:].isspace(), _canonical(rest, unit)
 
     def _write(self, state, i: int, unit: str):
-        """Return the weight of entry `i` (`~units` if a constraint forbids the entry), and the next state."""
+        """
+        Return the weight of entry `i` in a state, and the next state. The weight is the number of added units, or
+        `~units` (the bitwise complement) if a constraint forbids the entry there.
+        """
         started, white, waiting = state
         data = self.later[i] if started else self.first[i]
         text, rest = _split_utf8(waiting + data)
@@ -143,7 +153,7 @@ class _Piece(NamedTuple):
 
 
 class _Kinds(dict):
-    """A dictionary from a character to its kind. Reading a dictionary is faster than a call of `Unit.kind`."""
+    """A dictionary from a character to the id of its kind. Reading a dictionary is faster than calling `Unit.kind`."""
 
     def __init__(self, costs: Any):
         super().__init__()
@@ -164,12 +174,12 @@ class CostVocabulary:
     A character that is split over entries counts at its last byte. A state holds the context (the state of the `Unit`)
     and the group of the incomplete character at the end (a character of which only the first bytes are written). A
     group is an equivalence class of first bytes with the same continuations. If there are too many groups, only the
-    most useful groups get a state. A constraint forbids characters of the other groups. They count as the most
-    expensive character, so that no count is too low.
+    most useful groups get a state. A constraint forbids the characters of the other groups. Each of these characters
+    counts as much as the most expensive character, so that no count is too low.
 
     Args:
         vocabulary (`UnitVocabulary`): The decoded entries.
-        costs (`Unit`): The automaton over characters.
+        costs (`Unit`): The unit, whose automaton reads characters.
     """
 
     def __init__(self, vocabulary: UnitVocabulary, costs: Any):
@@ -198,7 +208,7 @@ class CostVocabulary:
         return units, context, safe
 
     def _choose(self) -> None:
-        """Minimise the automaton, and choose by priority which groups of first bytes of characters get a state."""
+        """Minimise the automaton, and choose by priority which groups of incomplete characters get a state."""
         begun = self._begun()
         class_of, priority = self._classes(begun)
         room = (min(_MOST_STATES, _MOST_ENTRIES // len(self.later)) - 6) // (1 + self.vocabulary.strips)
@@ -213,7 +223,10 @@ class CostVocabulary:
                 many = (few + many) // 2
 
     def _begun(self) -> Counter:
-        """Count how often characters in entries begin with each group of bytes. A key is (missing bytes, group)."""
+        """
+        Count how often characters in entries begin with the bytes of each group. A key of the result is a pair: the
+        number of missing bytes, and the group.
+        """
         pieces = zip(self.vocabulary.later, self.later, strict=True)
         text = b"".join(data[: len(data) - len(piece.open)] for data, piece in pieces if not piece.data).decode()
         characters = [(one.encode(), number) for one, number in Counter(text).items()]
@@ -226,8 +239,8 @@ class CostVocabulary:
 
     def _contexts(self) -> list[int]:
         """
-        Return the reachable contexts, sorted. The merged contexts come first. Each merged context represents several
-        similar contexts, see `Unit.loose`.
+        Return a sorted list of the reachable contexts (ids of states of the `Unit`). The merged contexts come first.
+        Each merged context represents several similar contexts, see `Unit.loose`.
         """
         kinds, contexts = self.costs.opened.kinds, [0]
         for context in contexts:  # the list grows: a breadth-first search
@@ -239,9 +252,10 @@ class CostVocabulary:
 
     def _classes(self, begun: Counter) -> tuple[dict[_Pair, _Pair], dict[_Pair, float]]:
         """
-        Minimise the automaton. Two pairs of a context and an incomplete character (first bytes only) are equivalent if
-        their successors are equivalent. Return two dictionaries: the representative of each pair, and the priority of
-        each representative. `_choose` gives states to the representatives of highest priority.
+        Minimise the automaton. Its states are pairs of a context and an incomplete character (first bytes only). Two
+        pairs are equivalent if their successors are equivalent, and one pair of each class is its representative.
+        `begun` is the result of `_begun`. Return two dictionaries: from each pair to its representative, and from each
+        representative to its priority. `_choose` gives states to the representatives of highest priority.
         """
         opened, contexts = self.costs.opened, self._contexts()
         after = Counter(self.steps(0, piece.kinds)[1] for piece in self.later if piece.kinds)
@@ -266,9 +280,10 @@ class CostVocabulary:
 
     def _successors(self, context: int, missing: int, row, class_of: dict[_Pair, _Pair]) -> dict[int, tuple]:
         """
-        Return the successors of an incomplete character (first bytes only). If one byte is missing, return the
-        transition of the `Unit` for each kind. Otherwise return, for each group, the class of an incomplete character
-        with one more byte.
+        Return the successors of an incomplete character (first bytes only) in a context. `row` is the row of its
+        group. If one byte is missing, return a dictionary from each kind of the complete character to the transition
+        of the `Unit`. Otherwise return a dictionary from each group that one more byte leads to, to the representative
+        of this group in `class_of`.
         """
         reached = set(row) - {-1}
         if missing == 1:
@@ -279,14 +294,15 @@ class CostVocabulary:
         return kept.get((context, *opened)) or kept.get((self.costs.loose(context), *opened))
 
     def _completed(self, missing: int, group: int) -> set[int]:
-        """Return the kinds of all characters that begin with the bytes of a group."""
+        """Return the ids of the kinds of all characters that begin with the bytes of a group."""
         row = set(self.costs.opened.row(missing, group)) - {-1}
         return row if missing == 1 else set().union(*(self._completed(missing - 1, to) for to in row))
 
     def _reached(self, kept: dict, begun: list[tuple[int, int]]) -> int:
         """
-        Return the number of reachable states. A state is a context alone, or a pair of a context and an incomplete
-        character (first bytes only).
+        Return the number of reachable states if only the incomplete characters in `kept` get a state. A state is a
+        context alone, or a pair of a context and an incomplete character (first bytes only). `begun` lists the pairs
+        of missing bytes and group.
         """
         contexts, names = [0], dict[tuple, None]()
         todo = list(contexts)
@@ -308,7 +324,7 @@ class CostVocabulary:
         return len(contexts) + len(names)
 
     def machine(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Build the automaton. Return weights and next states, see `UnitVocabulary.machine`."""
+        """Build the automaton. Return the weights and the next states, see `UnitVocabulary.machine`."""
         strips = self.vocabulary.strips
         # A state holds: whether text has started, whether white space is last, context, incomplete character.
         order: list[tuple] = [(False, True, 0, None), (True, False, 0, None)] + [(True, True, 0, None)] * strips
@@ -322,8 +338,8 @@ class CostVocabulary:
     def _sort(self, stray: list[int]) -> Callable[["_Piece"], Hashable]:
         """
         Return a function from a piece to its class. From every state, pieces of the same class add the same units and
-        lead to the same next state. A class holds the effect of the piece's kinds: for each context, the added units
-        and next context.
+        lead to the same next state. A class includes the effect of the piece's characters: for each context, the added
+        units and the next context. `stray` are the ids of entries that are not valid UTF-8.
         """
         broken = "\ufffd".join(["", *(self.later[i].data.decode("utf-8", "replace") for i in stray)])
         kinds = self.whole | set(map(self.costs.kind, broken)) | set(self.costs.opened.kinds if self.kept else ())
@@ -352,8 +368,9 @@ class CostVocabulary:
 
     def _live(self, order: list[tuple], rows: dict) -> list[tuple]:
         """
-        Return the states that are not inside a character, and the states inside a character that vocabulary entries
-        can complete. Forbid entries that lead to other states.
+        Return the useful states of `order`: the states that are not inside a character, and the states inside a
+        character that allowed entries can complete. In `rows` (see `_Columns.run`), forbid the entries that lead to
+        any other state.
         """
         live = {state for state in order if not state[3]}
         for _ in range(3):
@@ -366,7 +383,10 @@ class CostVocabulary:
         return [state for state in order if state in live]
 
     def _write(self, state, i: int):
-        """Return the weight of entry `i` (`~units` if a constraint forbids the entry), and the next state."""
+        """
+        Return the weight of entry `i` in a state, and the next state. The weight is the number of added units, or
+        `~units` (the bitwise complement) if a constraint forbids the entry there.
+        """
         started, white, context, opened = state
         piece, units, safe = (self.later if started else self.first)[i], 0, True
         if opened:
@@ -397,9 +417,9 @@ class CostVocabulary:
 
     def _continue(self, context: int, opened, data: bytes):
         """
-        Continue an incomplete character (first bytes only) with the first bytes of `data`. Return five values: the
-        added units; the next context; the longer incomplete character, or `None` if the character is complete; whether
-        a constraint may allow these bytes; the unused bytes.
+        Continue `opened`, an incomplete character (missing bytes and group), with the first bytes of `data`. Return
+        five values: the added units; the next context; the longer incomplete character, or `None` if the character is
+        complete; whether a constraint may allow these bytes; the unused bytes.
         """
         units, safe = 0, True
         while opened and data and 0x80 <= data[0] < 0xC0:
@@ -418,8 +438,8 @@ class CostVocabulary:
 
 def columns_of(sorts: Iterable[Hashable]) -> tuple[list[int], list[int]]:
     """
-    Return two lists: the column of each entry, and the first entry of each column. `sorts` has the class of each
-    entry. Entries of the same class share a column.
+    Group the entries of a vocabulary into columns. `sorts` has the class of each entry, and entries of the same class
+    share a column. Return two lists: the column of each entry, and the first entry of each column.
     """
     columns: dict[Hashable, int] = {}
     of = [columns.setdefault(sort, len(columns)) for sort in sorts]
@@ -444,14 +464,21 @@ class _Columns:
 
     def run(self, order: list[tuple], write, continuing: list[int], strips: bool, lost: int = 0):
         """
-        Build the automaton by breadth-first search. Return a dictionary from a state to two lists: the weight and the
-        next state for each column.
+        Build the automaton by breadth-first search. Return a dictionary from each state to two lists: the weight and
+        the next state for each column.
 
-        `order` lists the states; this method appends new states. The first states in `order` are the start, the state
-        after text, and the state after white space, as `UnitTable.states_after` expects. The first two fields of a
-        state are flags: text has begun, white space is last. The last field is the incomplete character (first bytes
-        only), which only `continuing` entries continue. Other entries are then forbidden: they act as after text, and
-        add `lost` more units. If `strips` is set, no text may end with white space.
+        A state is a tuple. Its first two fields are flags: text has begun, and white space is last. Its last field is
+        the incomplete character at the end (first bytes only), or an empty value. Inside an incomplete character, only
+        `continuing` entries are allowed. The other entries are forbidden there: they act as after text, and add `lost`
+        more units.
+
+        Args:
+            order (`list[tuple]`): The first states: the start, the state after text, and the state after white space,
+                as `UnitTable.states_after` expects. This method appends the states that it finds.
+            write (`Callable`): A function from a state and the id of an entry to the weight and the next state.
+            continuing (`list[int]`): Ids of the entries that can continue an incomplete character.
+            strips (`bool`): Whether decoding strips white space at the end, so that no text may end with white space.
+            lost (`int`, *optional*, defaults to 0): The units of an incomplete character that is not continued.
         """
         whole = [column for column in range(len(self.entries)) if column != self.special]
         going_on = dict.fromkeys(self.of[i] for i in continuing)
@@ -470,7 +497,11 @@ class _Columns:
         return rows
 
     def tensors(self, order: list[tuple], rows: dict) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return two tensors `(S, V)`: the weights, and the next states of all entries in all states."""
+        """
+        Return two tensors `(S, V)`, with a row for each of the `S` states in `order` and a column for each of the `V`
+        vocabulary entries: the weights (added units), and the next states (indices of rows). `rows` is the result of
+        `run`.
+        """
         number, of = {state: i for i, state in enumerate(order)}, torch.tensor(self.of)
         weights = torch.tensor([rows[state][0] for state in order], dtype=torch.int32)
         following = torch.tensor([[number[new] for new in rows[state][1]] for state in order], dtype=torch.uint8)
@@ -484,7 +515,10 @@ _BYTE_PIECE = re.compile(r"<0x([89A-Fa-f][0-9A-Fa-f])>")  # byte fallback; ASCII
 
 
 def _bytes_of(piece: str) -> bytes:
-    """Return the bytes of a piece of byte-level BPE. A piece with a character outside the alphabet is literal text."""
+    """
+    Return the bytes of a piece of byte-level BPE. If a character is not in the byte-level alphabet, the piece is plain
+    text.
+    """
     try:
         return piece.translate(_BYTE_OF).encode("latin-1")
     except UnicodeEncodeError:
@@ -492,7 +526,7 @@ def _bytes_of(piece: str) -> bytes:
 
 
 def _single_bytes(tokenizer) -> dict[str, bytes]:
-    """Return a dictionary from a piece to its byte, for pieces that SentencePiece decodes to single bytes."""
+    """Return a dictionary from piece to byte for the pieces that SentencePiece decodes to single bytes."""
     model = tokenizer.sp_model if hasattr(tokenizer, "sp_model") else tokenizer.spm_target
     if getattr(tokenizer, "separate_vocabs", True) is False:
         model = tokenizer.spm_source  # MarianTokenizer decodes a shared vocabulary with this model
@@ -515,8 +549,8 @@ def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
 
 def _canonical(rest: bytes, unit: str) -> bytes:
     """
-    Return the representative of all incomplete characters (first bytes only) that have the same continuations as
-    `rest`, so that the automaton has few states.
+    Return the representative of all incomplete characters (first bytes only) with the same continuations as `rest`, so
+    that the automaton has few states. In the unit `"word"`, characters that may become white space stay separate.
     """
     if not rest or (len(rest) == 1 and rest in (b"\xe0", b"\xed", b"\xf0", b"\xf4")):
         return rest  # not every continuation byte may follow

@@ -34,10 +34,11 @@ class LengthControlWrapper(  # type: ignore[misc, override]
 ):
     """
     Base class of the models that wrap an inner model, `language_model`. The wrapper adds the length encoding to the
-    token embeddings, and passes them to the inner model.
+    token embeddings, and passes the sum to the inner model.
 
     Args:
-        config: Configuration of the new model. Its `text_config` is the configuration of the inner model.
+        config (`LengthControlRules`): Configuration of the new model. Its `text_config` is the configuration of the
+            inner model.
         language_model (`PreTrainedModel`, *optional*): The inner model to wrap. By default it is built from
             `config.text_config`.
     """
@@ -89,8 +90,8 @@ class LengthControlWrapper(  # type: ignore[misc, override]
     @torch.no_grad()
     def check_taken(self) -> None:
         """
-        Raise `ValueError` if the inner model cannot read a length from embeddings, for example because it also reads
-        the ids, or if the inner model cannot be loaded again.
+        Check the inner model. Raise `ValueError` if it cannot read a length from embeddings, for example because it
+        also reads the ids, or if it cannot be loaded again after saving.
         """
         plain, embed, reason = self.language_model, self.embed_tokens, ""
         side = "decoder_" if self.config.is_encoder_decoder else ""
@@ -143,7 +144,10 @@ class LengthControlWrapper(  # type: ignore[misc, override]
         return self.language_model.get_decoder()
 
     def is_custom_code(self) -> bool:  # type: ignore[override]
-        """Return whether the inner model is custom code, whose buffers are not filled when a checkpoint is loaded."""
+        """
+        Return whether the code of the inner model is not part of Transformers. Transformers does not fill the buffers
+        of such a model when it loads a checkpoint.
+        """
         return self.language_model.is_custom_code()
 
     @property
@@ -161,8 +165,8 @@ class LengthControlWrapper(  # type: ignore[misc, override]
 
     def resize_token_embeddings(self, *args, **kwargs):
         """
-        Resize the embeddings, as the inner model does, and the unit table. Then the caller must call `set_unit_table`,
-        unless the unit is `"token"`.
+        Resize the token embeddings, as the inner model does, and then resize the unit table. If the unit is not
+        `"token"`, the table does not know the units of new entries, so the caller must then call `set_unit_table`.
         """
         embeddings = self.language_model.resize_token_embeddings(*args, **kwargs)
         self.resize_unit_table()
@@ -171,7 +175,7 @@ class LengthControlWrapper(  # type: ignore[misc, override]
     def _run_inner(self, arguments: dict[str, Any], cache, **some):
         """
         Run the inner model with `arguments`, with the cache, and with the optional arguments in `some`. Leave out the
-        cache or an optional argument if it is `None`, or if the inner model does not accept its name.
+        cache or an optional argument if its value is `None`, or if the inner model does not accept its name.
         """
         for name in ("output_attentions", "output_hidden_states", "return_dict"):
             if arguments.get(name) is None and getattr(self.config, name) != getattr(self.config.text_config, name):
