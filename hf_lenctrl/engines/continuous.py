@@ -90,7 +90,10 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
             self.counters[name] = Counter(table, self.device)
 
     def check(self, kwargs: dict) -> None:
-        """Raise `ValueError` if the length is invalid, if the unit cannot be counted, or if `length_from` is given."""
+        """
+        Check the arguments of a request, and build the unit table of a new unit. Raise `ValueError` if the length is
+        invalid, if the unit cannot be counted, or if `length_from` is given.
+        """
         if (asked := Asked.of(kwargs)) is not None:
             if asked.length_from is not None:
                 raise ValueError(
@@ -100,13 +103,16 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
             self.count(asked.unit)
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
-        """Fill the tensor of arguments with zeros, because this processor keeps arguments in Python objects."""
+        """
+        Fill the tensor of arguments with zeros, because this processor stores its arguments in Python objects instead.
+        """
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
         """
-        Count the new tokens of each request. Row `i` of the logits belongs to `requests_with_new_token[i]`. Later rows
-        are not masked.
+        Count the units of the new tokens of each request. Row `i` of the next logits belongs to
+        `requests_with_new_token[i]`. Rows after the last request are not masked. Return an empty tensor, because this
+        processor stores its arguments in Python objects instead.
         """
         known, self.points = self.points, {}
         rows = (self._row(index, request.state, known) for index, request in enumerate(requests_with_new_token))
@@ -126,7 +132,10 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         return Row(index, asked, point, _ids(state.eos_token_id) or self.eos, limit)
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
-        """Mask forbidden tokens in scores `(rows, vocab_size)`, in place, and return the scores."""
+        """
+        Mask forbidden tokens in the scores `(rows, vocab_size)`, in place, and return the scores. `tensor_arg` is
+        unused.
+        """
         return mask(scores, self.rows, self.counters) if self.rows else scores
 
 
@@ -150,6 +159,6 @@ class _Processors(ContinuousBatchingLogitsProcessorList):
 
 
 def _ids(eos_token_id: int | Sequence[int] | None) -> tuple[int, ...]:
-    """Return the EOS ids as a sorted tuple, without -1, which means no id."""
+    """Return the EOS ids as a sorted tuple. Leave out negative ids, because -1 means no id."""
     given = [] if eos_token_id is None else [eos_token_id] if is_integer(eos_token_id) else eos_token_id
     return tuple(sorted(token for token in given if token >= 0))

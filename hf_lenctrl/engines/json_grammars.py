@@ -1,4 +1,4 @@
-"""Compile a JSON Schema to masks over a vocabulary, by xgrammar or llguidance."""
+"""Compile a JSON Schema to masks over a vocabulary, with xgrammar or llguidance."""
 
 import json
 from collections.abc import Callable
@@ -100,7 +100,10 @@ def compile_schema(
 
 @cache
 def _entries(tokenizer, size: int, eos: tuple[int, ...]):
-    """Convert a tokenizer to llguidance's tokenizer; cached, because this takes a second."""
+    """
+    Convert a tokenizer to llguidance's tokenizer, for `size` vocabulary entries and the EOS ids `eos`. The result is
+    cached, because the conversion takes a second.
+    """
     from llguidance.hf import from_tokenizer
 
     return from_tokenizer(tokenizer, size, list(eos))

@@ -1,5 +1,6 @@
 """
-Find where an incomplete JSON text ends: in which string of a JSON Schema, with which length limits. Needs no engine.
+Find in which string of a JSON Schema an incomplete JSON text ends, and the length limits of this string. The module
+needs no grammar engine.
 """
 
 import copy
@@ -69,9 +70,10 @@ class Places:
         schema (`dict`): A JSON Schema. The attribute `plain` is the same schema without `minLength` and `maxLength`.
 
     Raises:
-        `TypeError`, `ValueError`: if the schema is invalid; if a length is not an integer of at least 0; if no string
-            can have the length; if the length is below an unsupported keyword (`patternProperties`, `not`, ...); or if
-            the length is combined with `pattern`, `format`, or texts in `enum` and `const`.
+        `TypeError`, `ValueError`: if the schema is not a dictionary; if a `$ref` does not name a schema of the same
+            file; if `minLength` or `maxLength` is not an integer of at least 0; if no string can keep both limits of a
+            place; if a limit is below an unsupported keyword (`patternProperties`, `not`, ...); or if a limit is
+            combined with `pattern`, `format`, or texts in `enum` and `const`.
 
     Example:
 
@@ -102,7 +104,10 @@ class Places:
                 node.pop(name, None)
 
     def child(self, place: Place, key: str | int) -> Place:
-        """Return the place of the value at a key of an object, or at an index of a list."""
+        """
+        Return the place of a value inside the object or list at `place`. `key` is the key in the object, or the index
+        in the list.
+        """
         found = []
         for pointer in place:
             node = self.schemas[pointer]
@@ -127,8 +132,9 @@ class Places:
 
     def _place(self, pointers: list[str]) -> Place:
         """
-        Build a place from JSON pointers. Add the schemas to which `$ref`, `allOf`, `anyOf` and `oneOf` of these
-        schemas lead. Skip `true` and missing schemas.
+        Build a place from JSON pointers of schemas. Add the schemas to which `$ref`, `allOf`, `anyOf` and `oneOf` in
+        these schemas lead. Skip pointers at which there is no dictionary, such as the schema `true`. Raise
+        `ValueError` if a `$ref` leads to no schema.
         """
         found: dict[str, None] = {}
         waiting = list(pointers)
@@ -190,8 +196,8 @@ class Places:
 
 def _schemas(node: Any, pointer: str) -> Iterator[tuple[str, dict]]:
     """
-    Yield a schema and all schemas inside it, with JSON pointers. Skip `enum`, `const` and `default`, which hold no
-    schemas.
+    Yield a pair of a JSON pointer and a schema, for the schema `node` at `pointer` and for all schemas inside it. Skip
+    `enum`, `const` and `default`, which hold no schemas.
     """
     if not isinstance(node, dict):
         return
@@ -214,9 +220,9 @@ def _escape(key: str) -> str:
 
 def read_character(state: int, byte: int) -> int:
     """
-    Return the state after a byte inside a string; -1 if the byte is invalid here. Escaped surrogates (`\\ud800` to
-    `\\udfff`) are invalid, because a single surrogate is no character, and a pair can be written as the character
-    itself.
+    Return the state of the string automaton (see `STATES`) after one more byte of a JSON string; -1 if the byte is
+    invalid in `state`. Escaped surrogates (`\\ud800` to `\\udfff`) are invalid, because a single surrogate is no
+    character, and a pair can be written as the character itself.
     """
     if state == PLAIN:
         if byte >= 0x80:
@@ -239,7 +245,8 @@ class Reader:
     A reader of a JSON text, byte by byte. It tracks whether the text is inside a string, the place of the string in
     the schema, and the number of its characters so far.
 
-    A character is counted at its first byte, an escape at its backslash. The text must follow the grammar.
+    A character is counted at its first byte, an escape at its backslash. The reader does not check the text, which
+    must be the beginning of valid JSON.
     """
 
     def __init__(self, places: Places):
@@ -260,11 +267,11 @@ class Reader:
 
     @property
     def where(self) -> tuple:
-        """Return the part of the state that determines which tokens are allowed outside of strings."""
+        """Return the part of the reader's state that determines which tokens are allowed outside of strings."""
         return (tuple(self.stack), self.expects_key)
 
     def read(self, data: bytes) -> None:
-        """Read more bytes."""
+        """Read the next bytes of the text."""
         for byte in data:
             if self.inside:
                 self._inside(byte)

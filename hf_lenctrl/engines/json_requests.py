@@ -1,4 +1,7 @@
-"""Keep string lengths in requests to an engine that already masks logits by a grammar; needs no engine."""
+"""
+Keep the length limits of JSON strings in requests to an engine that already masks logits with a grammar. The module
+itself needs no engine.
+"""
 
 import json
 from collections.abc import Sequence
@@ -19,16 +22,17 @@ CALL = (
 
 def schema_of(extra_args: Any, structured_outputs: Any) -> dict[str, Any]:
     """
-    Return the schema with lengths that a request passes as `json_strings`.
+    Return the JSON Schema with length limits that a request passes as the argument `json_strings`.
 
     Args:
         extra_args (`dict`): The arguments of the request. The schema is a dict, or a text of JSON.
-        structured_outputs (`StructuredOutputsParams`, *optional*): `json` is the schema that the engine follows.
+        structured_outputs (`StructuredOutputsParams`, *optional*): The attribute `json` is the schema that the engine
+            follows.
 
     Raises:
-        `ValueError`: if the lengths of the schema cannot be kept, or if the engine does not follow the same schema
-            without lengths. With another schema, the engine could mask the model's first choice, or the output might
-            not be JSON.
+        `ValueError`: if the length limits cannot be kept, see `Places`; or if the schema of the engine is not
+            `Places(schema).plain`, the schema without its length limits. With any other schema, the engine could mask
+            the model's first choice, or the output might not be JSON.
     """
     given = [extra_args[JSON], getattr(structured_outputs, "json", None)]
     try:
@@ -53,19 +57,21 @@ class Text(NamedTuple):
 
 class JsonRequest:
     """
-    The length limits of the strings of a request. A `JsonRequest` reads the output, and masks a row of logits that the
-    grammar has already masked.
+    The length limits of the strings in the output of a request. A `JsonRequest` reads the output, and masks a row of
+    logits after the grammar has masked the row.
     """
 
     def __init__(self, schema: dict[str, Any], tokenizer):
         self.lengths = StringLengths(schema, tokenizer)
 
     def start(self, prompt: Sequence[int] | None = None) -> Text:
-        """Return the `Text` of an empty output; the prompt is ignored."""
+        """Return the `Text` of an empty output. The prompt is ignored."""
         return Text(0, Reader(self.lengths.places))
 
     def after(self, text: Text, tokens: Sequence[int]) -> Text:
-        """Return the `Text` of an output after more tokens."""
+        """
+        Return the `Text` of an output after more tokens. `text` is the output before these tokens, and is not changed.
+        """
         data = self.lengths.vocabulary.data
         if text.reader is None or any(not 0 <= token < len(data) for token in tokens):
             return Text(text.tokens + len(tokens), None)
@@ -77,7 +83,10 @@ class JsonRequest:
         return Text(text.tokens + len(tokens), reader)
 
     def mask(self, logits: torch.Tensor, text: Text) -> None:
-        """Mask the tokens that the lengths forbid, in logits `(vocab_size,)` that the grammar has masked, in place."""
+        """
+        Mask, in place, the tokens that the length limits forbid. `logits (vocab_size,)` must already have the mask of
+        the grammar, and `text` is the output so far. If the JSON is invalid, mask nothing.
+        """
         if text.reader is not None:
             vocabulary = self.lengths.vocabulary
             grammar = vocabulary.bits((logits[: vocabulary.size] > -torch.inf).cpu().numpy())

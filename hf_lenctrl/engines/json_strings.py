@@ -23,12 +23,12 @@ _NEVER = 2**30  # number of characters that stands for a forbidden entry
 
 class StringVocabulary:
     """
-    The effect of each vocabulary entry inside a string and at the start of a string. Sets of entries are bit masks
-    `(words,)`, in words of 32 bits.
+    The effect of each vocabulary entry inside a string and at the start of a string. A set of entries is a bit mask:
+    an array `(words,)` of 32-bit words with one bit for each entry.
 
     An entry that ends a string may also open the next string, but must not add characters to the next string. An entry
-    that begins a string must not end the same string. Other entries are not needed, because the model can emit two
-    entries instead.
+    that begins a string must not end the same string. Entries that break these rules are forbidden. They are not
+    needed, because the model can emit two entries instead.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
@@ -58,14 +58,21 @@ class StringVocabulary:
             self.fits(PLAIN, left)
 
     def bits(self, allowed: np.ndarray) -> np.ndarray:
-        """Pack booleans into bits `(words,)`. `allowed` has at most `V` values, for the first vocabulary entries."""
+        """
+        Pack booleans into a bit mask `(words,)`. `allowed (n,)` says for each of the first `n` vocabulary entries
+        whether it is in the set. Later entries are not in the set.
+        """
         padded = np.zeros(32 * self.words, dtype=bool)
         padded[: len(allowed)] = allowed
         return np.packbits(padded, bitorder="little").view(np.int32)
 
     @staticmethod
     def _inside(data: bytes, state: int) -> tuple[int, bool]:
-        """Return how many characters an entry adds to a string, and whether the entry ends the string."""
+        """
+        Return two values for an entry that follows a text inside a string: how many characters the entry adds to the
+        string (`_NEVER` if the entry is forbidden), and whether the entry ends the string. `data` are the bytes of the
+        entry, and `state` is the state of the string automaton after the text.
+        """
         count = 0
         for i, byte in enumerate(data):
             if byte == 0x22 and state == PLAIN:
@@ -106,8 +113,8 @@ class StringVocabulary:
 
     def begins(self, reader: Reader) -> np.ndarray:
         """
-        Return the entries allowed outside of strings, `(words,)`. If an entry begins a string, its characters must fit
-        the string's `maxLength`.
+        Return the entries allowed outside of strings as a bit mask `(words,)`. `reader` has read the text so far. If
+        an entry begins a string, the characters that the entry adds must fit the `maxLength` of the string.
         """
         highs = []
         for head in self.heads:
@@ -136,8 +143,8 @@ def _vocabulary(tokenizer) -> StringVocabulary:
 
 class StringLengths:
     """
-    The length limits of the strings of a schema, as masks over a vocabulary. They are combined with the mask of a
-    grammar.
+    The length limits of the strings of a schema, as masks over a vocabulary. The limits only remove entries from the
+    mask of a grammar.
 
     Args:
         schema (`dict`): A JSON Schema; `Places` says which schemas raise an error.
@@ -150,12 +157,14 @@ class StringLengths:
 
     def allowed(self, reader: Reader, grammar: np.ndarray, scores: torch.Tensor) -> tuple[np.ndarray, int | None]:
         """
-        Return two values: the entries allowed after a text, `(words,)`, and a first choice. If the string must end
-        although the model prefers another entry, the first choice is this entry. Otherwise the first choice is `None`.
+        Return two values: the entries allowed after a text, as a bit mask `(words,)`, and a refused first choice. If
+        the current string must end here because the entry that the model prefers does not fit, the second value is the
+        id of the preferred entry. Otherwise the second value is `None`.
 
         Args:
             reader (`Reader`): A reader that has read the text so far.
-            grammar (`np.ndarray` of shape `(words,)`): The entries that the grammar of `places.plain` allows.
+            grammar (`np.ndarray` of shape `(words,)`): Bit mask of the entries that the grammar of `places.plain`
+                allows.
             scores (`torch.FloatTensor` of shape `(vocab_size,)`): The model's scores.
         """
         if not reader.inside:
@@ -170,7 +179,7 @@ class StringLengths:
         return allowed, None
 
     def _fits(self, reader: Reader) -> np.ndarray:
-        """Return the entries that keep the length limits of the current string, `(words,)`."""
+        """Return the entries that keep the length limits of the current string, as a bit mask `(words,)`."""
         (low, high), longest = reader.bounds, self.vocabulary.longest
         left = longest if high is None else min(max(high - reader.count, 0), longest)
         fits = self.vocabulary.fits(reader.state, left)
@@ -189,9 +198,9 @@ class StringLengths:
         the word, provided that at least one word and `minLength` characters remain.
 
         Args:
-            ids (`list[int]` of length `positions`): The entries of the output, with or without EOS.
-            firsts (`list[int | None]` of length `positions`): At each position where a string had to end, the most
-                likely entry that the grammar allows. `None` at all other positions.
+            ids (`list[int]` of length `positions`): The ids of the output, with or without EOS.
+            firsts (`list[int | None]` of length `positions`): At each position where a string had to end, the id of
+                the most likely entry that the grammar allows. `None` at all other positions.
         """
         reader, text, edits, pieces = Reader(self.places), bytearray(), [], self.vocabulary.pieces
         for k, (i, first) in enumerate(zip(ids, firsts, strict=True)):
@@ -217,15 +226,15 @@ def _holds(bits: np.ndarray, entry: int) -> bool:
 
 
 def _first(grammar: np.ndarray, scores: torch.Tensor) -> int:
-    """Return the entry with the highest score among the entries that the grammar allows."""
+    """Return the id of the entry with the highest score among the entries in the bit mask `grammar (words,)`."""
     first = int(scores.argmax())
     return first if _holds(grammar, first) else int(forbid(grammar, scores.clone()).argmax())
 
 
 def forbid(allowed: np.ndarray, scores: torch.Tensor) -> torch.Tensor:
     """
-    Mask, in place, the scores `(vocab_size,)` of all entries that `allowed (words,)` does not contain. Return the
-    scores.
+    Set the scores `(vocab_size,)` of all entries outside the bit mask `allowed (words,)` to `-inf`, in place. Return
+    the scores.
     """
     bits = np.unpackbits(allowed.view(np.uint8), count=len(scores), bitorder="little").view(bool)
     return scores.masked_fill_(~torch.from_numpy(bits).to(scores.device), -torch.inf)
@@ -291,7 +300,8 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
 
     def __call__(self, input_ids, scores):
         """
-        Return the scores `(rows, vocab_size)`, with `-inf` for forbidden entries, for ids `(rows, sequence_length)`.
+        Return new scores `(rows, vocab_size)`, in which forbidden entries have `-inf`.
+        `input_ids (rows, sequence_length)` are the ids so far, with the prompt.
         """
         size = self.vocabulary.size
         if scores.shape[1] < size:
@@ -309,14 +319,14 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         return scores
 
     def _follow(self, input_ids: torch.Tensor) -> None:
-        """Read the new ids of each row since the last step."""
+        """Read the ids that each row has gained since the last step."""
         before, self.written = self.written, input_ids[:, self.prompt_length :]
         self.rows = self._rows(before)
 
     def _rows(self, before: torch.Tensor) -> list[_Row]:
         """
-        Return the state of each output so far. An output either continues a row of the last step, or is read from its
-        start.
+        Return the state of each output so far. `before (rows, positions)` are the ids of the last step. If an output
+        continues one of these rows, read only its last id, otherwise read all its ids.
         """
         parents, same = [], before.shape[1] + 1 == self.written.shape[1]
         for i, ids in enumerate(self.written):
@@ -348,8 +358,8 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         """
         Return the JSON of an output, see `StringLengths.finish`.
 
-        `ids (sequence_length,)` are a row that `generate` returned. They include the prompt, because the same JSON may
-        occur after different prompts. Raise `ValueError` if the ids are not longer than the prompt.
+        `ids (sequence_length,)` are one row of the ids that `generate` returned. The row includes the prompt, because
+        the same JSON may occur after different prompts. Raise `ValueError` if the ids are not longer than the prompt.
         """
         ids, start = tuple(int(i) for i in ids), self.prompt_length
         if len(ids) <= start:

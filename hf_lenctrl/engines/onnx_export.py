@@ -33,14 +33,17 @@ def import_onnxruntime():
 
 
 def _mask(allowed: torch.Tensor) -> torch.Tensor:
-    """Return the additive attention mask: 0 for visible positions, the smallest number for the others."""
+    """
+    Return the additive attention mask of the boolean tensor `allowed`: 0 where it is true, the lowest float32 number
+    elsewhere.
+    """
     return torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
 
 
 class _Encoder(nn.Module):
     """
-    The graph of the encoder, from `input_ids` and `attention_mask`, each `(B, S)`, to `last_hidden_state (B, S, d)`.
-    The encoders of some models also read `length (B,)`.
+    The graph of the encoder. It maps `input_ids` and `attention_mask`, `(B, S)` each for `B` sources of `S` tokens, to
+    `last_hidden_state (B, S, d)`. The encoders of some models also read `length (B,)`.
     """
 
     def __init__(self, model):
@@ -56,9 +59,9 @@ class _Encoder(nn.Module):
 
 class _Decoder(nn.Module):
     """
-    The graph of the decoder with its head, for `T` ids after `P` cached ids; `P` may be 0. The graph projects only the
-    encoder states that are not in the cache: all states at the first step, none later, even if the caller passes the
-    states again. So one graph without branches serves every step.
+    The graph of the decoder with its head, for `T` new ids after `P` cached ids; `P` may be 0. The graph computes keys
+    and values only for encoder states that are not yet in the cache: for all states at the first step, and for none
+    later, even if the caller passes the states again. So one graph without branches serves every step.
     """
 
     def __init__(self, model):
@@ -89,7 +92,10 @@ class _Decoder(nn.Module):
 
 
 def _check_kind(model) -> None:
-    """Raise `ValueError` if the export does not support the model."""
+    """
+    Raise `ValueError` if the model has no encoder or no length control, if it has a length head, or if it wraps
+    another model.
+    """
     config = getattr(model, "config", None)
     if config is None or not config.is_encoder_decoder or not getattr(config, "length_controlled", False):
         raise ValueError(
@@ -109,7 +115,10 @@ def _check_kind(model) -> None:
 
 
 def cache_names(layers: int) -> list[str]:
-    """Return the names of the cache tensors, without `past_key_values.` or `present.`, in the order of the inputs."""
+    """
+    Return the names of the cache tensors of `layers` decoder layers, in the order in which the graph reads them. The
+    names lack the prefix `past_key_values.` (inputs) or `present.` (outputs).
+    """
     return [
         f"{i}.{side}.{kind}" for i in range(layers) for side in ("decoder", "encoder") for kind in ("key", "value")
     ]
@@ -117,8 +126,9 @@ def cache_names(layers: int) -> list[str]:
 
 def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tensor, dict]], list[str]]]:
     """
-    Yield for each graph its file name, module, inputs and output names. Each input is a pair of an example tensor and
-    the names of its dynamic dimensions.
+    Yield four values for each graph (encoder, decoder): the file name, the module, the inputs, and the names of the
+    outputs. The inputs map each name to a pair: an example tensor, and a dictionary with the names of the tensor's
+    dynamic dimensions.
     """
     # the exporter merges inputs that are the same tensor, and makes dimensions of size 0 or 1 constant
     batch, source, new, before, known = 2, 9, 3, 4, 5
@@ -161,9 +171,9 @@ def export_onnx(model, tokenizer, output_dir: str | Path, quantization: str = "f
     Export a length-controlled model for ONNX Runtime, in Python or in a browser, into a folder.
 
     The function writes `onnx/encoder_model.onnx` and `onnx/decoder_model_merged.onnx`. Their inputs and outputs have
-    the names that optimum and transformers.js use. Two inputs are new: `length (B,)`, and `progress (B, T)`, the units
-    produced so far. The decoder needs an empty cache at the first step. The folder also gets the configurations, the
-    tokenizer and `lenctrl.json`.
+    the names that optimum and transformers.js use. Two inputs are new, for `B` rows and `T` decoder positions:
+    `length (B,)`, and `progress (B, T)`, the units produced so far. The decoder needs an empty cache at the first
+    step. The folder also gets the configurations, the tokenizer and `lenctrl.json`.
 
     Args:
         model (`PreTrainedModel`): A length-controlled encoder-decoder with its head, in float32 or half precision.
@@ -223,7 +233,10 @@ def _write(module: nn.Module, inputs: dict, outputs: list[str], path: Path) -> N
 
 
 def _quantize(path: Path) -> None:
-    """Quantize the weights to unsigned 8-bit integers, because signed products saturate on some processors."""
+    """
+    Quantize the weights of the graph in a file to unsigned 8-bit integers, because signed products saturate on some
+    processors. The file is overwritten.
+    """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -234,8 +247,9 @@ def _quantize(path: Path) -> None:
 
 def _transpose_tied(graph, onnx) -> None:
     """
-    Store an embedding that shares its weights with the head in the layout of the head. A `Transpose` before the head
-    would convert the weights to float32 at each step, and two copies would take twice the space.
+    If an embedding shares its weights with the head, store these weights transposed, in the layout that the head
+    reads. Otherwise a `Transpose` before the head would convert the weights to float32 at each step, and two copies of
+    the weights would take twice the space. `graph` is changed in place; `onnx` is the imported module.
     """
     weights = {weight.name: weight for weight in graph.initializer}
     for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in weights]:

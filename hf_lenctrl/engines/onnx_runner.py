@@ -49,7 +49,10 @@ class _Encoder(nn.Module):
 
 
 class _Past:
-    """The decoder's cache. `tensors` maps names of graph inputs to tensors `(rows, heads, positions, width)`."""
+    """
+    The decoder's cache during generation. `tensors` maps names of graph inputs to tensors
+    `(rows, heads, positions, width)`.
+    """
 
     is_compileable = False
 
@@ -68,9 +71,9 @@ class _Past:
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """
-        Select the rows `beam_idx (new_rows,)` of the cache. The encoder's part of the cache depends only on the
-        source. So this part stays as it is if each row keeps its source, as in most steps of beam search. A search by
-        length may change the number of rows of a source.
+        Select the rows `beam_idx (new_rows,)` of the cache, in place. The encoder's part of the cache depends only on
+        the source. If each row keeps its source, as in most steps of beam search, this part is not copied. But a
+        search by length may change the number of rows of a source.
         """
         first = self.first[beam_idx]  # (new_rows,)
         same, self.first = torch.equal(first, self.first), first
@@ -130,7 +133,8 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
 
     def get_output_embeddings(self):
         """
-        Return a layer without data in the shape of the head. The pipeline compares this shape with the tokenizer.
+        Return a layer without data that has the shape of the head. The pipeline compares this shape with the
+        tokenizer's vocabulary.
         """
         return nn.Linear(self.config.d_model, self.table.weights.shape[1], bias=False, device="meta")
 
@@ -148,7 +152,9 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         **kwargs,
     ) -> Any:
         """
-        Compute the logits `(batch_size, sequence_length, vocab_size)` of a step, or of all positions of `labels`.
+        Compute the logits `(batch_size, sequence_length, vocab_size)` of one step, or of all positions of `labels`,
+        and the updated cache. `length (batch_size,)` are the planned lengths. `progress (batch_size, sequence_length)`
+        are the units so far at each decoder position; by default they are counted from `decoder_input_ids`.
         """
         if decoder_input_ids is None:
             start = torch.full_like(labels[:, :1], self.generation_config.decoder_start_token_id)
@@ -172,7 +178,8 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         """
-        Add the progress (units so far), counted from all ids of each row. Beam search has already reordered the rows.
+        Prepare the inputs of a step, and add `progress`, the units so far. They are counted from all ids of each row
+        in `input_ids`, which beam search has already reordered.
         """
         inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         progress = self.table.progress(input_ids)  # (rows, T)

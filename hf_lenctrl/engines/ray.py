@@ -30,8 +30,8 @@ class LengthControlledGenerator:
         model (`str`): Folder or Hub name of the model.
         text_column (`str`, *optional*, defaults to `"text"`): Column of the sources.
         length_column (`str`, *optional*, defaults to `"length"`): Column of lengths (40 or `"40"`) or ranges
-            (`[30, 42]` or `"30-42"`). The column is ignored if the options have `length` or `length_ratio`. `None`
-            means the model's default length.
+            (`[30, 42]` or `"30-42"`). The column is ignored if the options have `length` or `length_ratio`. With
+            `length_column=None`, the model's default length is used.
         dtype (`str`, *optional*): Type of the weights, such as `"bfloat16"`.
         options: Options of a call of `LengthControlledGenerationPipeline`: `length_constraint="max"`, `num_beams=4`,
             `batch_size=32` (the number of texts in one batch of the model), and others.

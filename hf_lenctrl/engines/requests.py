@@ -1,4 +1,7 @@
-"""Read the length of a request to an engine, count the units of the text, and mask the logits; needs no engine."""
+"""
+Read the requested length of a request to an engine, count the units of the text, and mask the logits. The module
+itself needs no engine.
+"""
 
 import math
 from collections import defaultdict
@@ -78,7 +81,7 @@ class Asked:
 class Point(NamedTuple):
     """
     The state of a text so far: its number of tokens (thoughts included), its number of units, and its state in the
-    automaton of the unit table. This state is below 0 inside `Thoughts`.
+    automaton of the unit table. This state is below 0 inside thoughts (reasoning text), see `Thoughts`.
     """
 
     tokens: int
@@ -87,7 +90,10 @@ class Point(NamedTuple):
 
 
 class Counter:
-    """A counter of the units of texts. It has the unit table on the device for masks, and on the CPU for counts."""
+    """
+    A counter of the units of texts. It stores the unit table twice: on `device` for masks, and on the CPU for counts.
+    With a `marker`, it counts only the answer after the marker.
+    """
 
     def __init__(self, table: UnitTable, device: torch.device, marker: AnswerMarker | None = None):
         self.thoughts = None if marker is None else Thoughts(marker, table)
@@ -99,9 +105,9 @@ class Counter:
 
     def start(self, prompt: Sequence[int] | None) -> Point:
         """
-        Return the point at which an output starts. An engine decodes the output after the prompt, so decoding keeps a
-        space before the first word of the output, unless the prompt has no text. The first word of the output always
-        counts as a new word.
+        Return the `Point` of an empty output after a prompt. An engine decodes the output as a continuation of the
+        prompt, so decoding keeps a space before the first word of the output, unless the prompt has no text. The first
+        word of the output always counts as a new word.
         """
         ids = np.asarray(prompt if prompt else [], dtype=np.int64)
         known = ids[(ids >= 0) & (ids < self.following.shape[1])]  # the id of an image is beyond the vocabulary
@@ -112,7 +118,10 @@ class Counter:
         return Point(0, 0, 2 if self.table.unit == "word" else 1)
 
     def after(self, point: Point, tokens: Sequence[int]) -> Point:
-        """Return the point after more tokens. Forbidden tokens are also counted."""
+        """
+        Return the `Point` of a text after more tokens. `point` is the text before these tokens. Forbidden tokens are
+        also counted.
+        """
         written, units, state = point
         for token in tokens:
             token = max(int(token), 0)  # -1 is a draft that will be rejected
@@ -126,8 +135,8 @@ class Counter:
 
     def forced(self, row: "Row") -> int | None:
         """
-        Return the next token of the end-of-thoughts marker if the thoughts of a row have used up their budget, else
-        `None`.
+        Return the id that `row` must produce next: the next id of the end-of-thoughts marker, if the thoughts of the
+        row have used up their budget. Otherwise return `None`.
         """
         if self.thoughts is None or row.asked.budget is None or row.point.state >= 0:
             return None
@@ -136,8 +145,8 @@ class Counter:
 
     def process(self, constraint: str, eos: tuple[int, ...]) -> LengthConstraintLogitsProcessor:
         """
-        Return the cached logits processor of a constraint and EOS ids. Lengths are arguments of its method
-        `constrain`.
+        Return the logits processor for a constraint and EOS ids, from a cache. The lengths are arguments of the
+        processor's method `constrain`.
         """
         if (key := (constraint, eos)) not in self.processes:
             self.processes[key] = LengthConstraintLogitsProcessor(
@@ -148,7 +157,10 @@ class Counter:
 
 @dataclass
 class Row:
-    """A row of logits: its requested length, text so far and EOS ids, and the maximum number of tokens in its text."""
+    """
+    A row of logits: its `index`, the requested length (`asked`), the text so far (`point`), the EOS ids, and the
+    maximum number of tokens in the text (`limit`).
+    """
 
     index: int
     asked: Asked
@@ -166,7 +178,7 @@ def mask(logits: torch.Tensor, rows: list[Row], counters: dict[Any, Counter]) ->
     Args:
         logits (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits, also of rows without a requested length.
         rows (`list[Row]`): Rows with a requested length, sorted by index.
-        counters (`dict`): The `Counter` of each `Asked.counted`.
+        counters (`dict`): Maps `Asked.counted` of each row to its `Counter`.
 
     Returns:
         `torch.FloatTensor` of shape `(rows, vocab_size)`: `logits`, changed in place.

@@ -19,10 +19,10 @@ VERSION = 2
 def describe(model) -> dict[str, Any]:
     """
     Return the unit table (which counts the units of token ids) and the rules of a length-controlled model as a
-    dictionary for JSON. `docs/onnx.md` explains the values.
+    dictionary for JSON. `docs/onnx.md` explains each item.
 
-    Vocabulary entries that behave equally in all states share a class. Thousands of entries have some dozens of
-    classes. `None` means infinity, such as the cost of a forbidden entry.
+    Vocabulary entries that behave equally in all states of the table share a class, so thousands of entries need only
+    some dozens of classes. `None` means infinity, such as the cost of a forbidden entry.
 
     Args:
         model (`PreTrainedModel`): A model with a filled unit table.
@@ -69,8 +69,8 @@ def _numbers(values: torch.Tensor) -> Any:
 
 def _limit(model) -> dict[str, Any]:
     """
-    Return the coefficients of `token_limit`, which is linear in the length, and the model's number of decoder
-    positions.
+    Return a dictionary with `per_unit` and `more`, the slope and the constant of `token_limit`, which is linear in the
+    length, and with `positions`, the model's number of decoder positions.
     """
     table = model.unit_table
     many, more = (
@@ -81,13 +81,13 @@ def _limit(model) -> dict[str, Any]:
 
 
 def write_rules(model, folder: str | Path) -> None:
-    """Write `describe(model)` as `lenctrl.json` into a folder."""
+    """Write the dictionary `describe(model)` into the file `lenctrl.json` of a folder."""
     Path(folder, RULES).write_text(json.dumps(describe(model), separators=(",", ":")), encoding="utf-8")
 
 
 def read_table(folder: str | Path) -> UnitTable:
     """
-    Read the unit table from a file that `write_rules` wrote.
+    Read the unit table from the file `lenctrl.json` of a folder, which `write_rules` wrote.
 
     Raises:
         `ValueError`: if the file has another version.

@@ -25,8 +25,9 @@ logger = init_logger("vllm.hf_lenctrl")
 
 class Request:
     """
-    A running request. It has either a requested length and a `Counter`, or a `JsonRequest` as its counter. The counter
-    is `None` if the text cannot be counted.
+    A running request. If the request has a requested length, `asked` has this length, and `counter` is a `Counter`. If
+    the request has length limits of JSON strings, `asked` is `None`, and `counter` is a `JsonRequest`. `counter` is
+    `None` if the text cannot be counted.
     """
 
     def __init__(self, asked: Asked | None, params: SamplingParams, counter: Any):
@@ -40,7 +41,10 @@ class Request:
         self.point: Point | Text | None = None  # V1: the text that was counted in the last step
 
     def row(self, index: int, point: Point, longest: int) -> Row:
-        """Return the `Row` of the logits at `index`, which follow the text at `point`."""
+        """
+        Return the `Row` for the logits at `index`, which follow the text at `point`. `longest` is the maximum number
+        of output tokens that the model's context allows.
+        """
         assert self.asked is not None
         return Row(index, self.asked, point, self.eos, int(min(self.most, longest)))
 
@@ -73,7 +77,10 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise `ValueError` if the length is invalid, or if another option of the request could break the length."""
+        """
+        Check the parameters of a request. Raise `ValueError` if the length is invalid, or if another option of the
+        request could break the length.
+        """
         params, asked = sampling_params, Asked.of(sampling_params.extra_args)
         if (params.extra_args or {}).get(JSON) is not None:
             schema_of(params.extra_args, params.structured_outputs)
@@ -141,7 +148,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
         Args:
             logits (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits, changed in place.
-            ctx (`LogitsContext`, *optional*): The rows of this step, from V2.
+            ctx (`LogitsContext`, *optional*): Description of the rows of this step; only V2 passes it.
         """
         if ctx is None:
             return self._mask(logits, *self._listed())
@@ -152,7 +159,10 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     # Model runner V2
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Add a request to a slot. Return whether the request has a requested length, or lengths in JSON."""
+        """
+        Add a request to the slot `req_idx`. Return whether the request has a requested length or length limits of JSON
+        strings.
+        """
         self.requests.pop(req_idx, None)
         if (request := self._request(sampling_params)) is not None:
             self.requests[req_idx] = request
@@ -160,8 +170,8 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     def _drafted(self, ctx: LogitsContext, states: LogitsProcRequestState):
         """
-        Return two lists: the rows with a length, each with its text so far, and the rows that must end. A draft is a
-        token that speculative decoding proposes.
+        Return two lists: the rows with a length, each with its text so far, and the rows that must end because their
+        texts cannot be counted. A draft is a token that speculative decoding proposes.
 
         | row | text so far |
         |---|---|
@@ -194,7 +204,8 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     @staticmethod
     def _recounted(counter: Any, ids: torch.Tensor, prompt: int) -> Any:
         """
-        Return the point after all ids `(positions,)`, counted from the start. The first `prompt` ids are the prompt.
+        Count an output from its start, and return its `Point` (or its `Text`, for JSON). `ids (positions,)` are the
+        prompt and the output; the first `prompt` ids are the prompt.
         """
         tokens = ids.tolist()
         return counter.after(counter.start(tokens[:prompt]), tokens[prompt:])
@@ -206,7 +217,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Update the requests after vLLM has added, removed or moved some of them."""
+        """Update `requests` after vLLM has added, removed or moved some requests."""
         process_dict_updates(self.requests, batch_update, self._listed_request)
 
     def _listed_request(self, params, prompt, tokens) -> Request | None:
@@ -216,8 +227,8 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     def _listed(self):
         """
-        Return two lists: the rows with a length, each with its text so far, and the rows that must end because they
-        cannot be counted.
+        Return two lists: the rows with a length, each with its text so far, and the rows that must end because their
+        texts cannot be counted.
         """
         rows: list[Place] = []
         ended: list[tuple[int, Request]] = []

@@ -1,4 +1,7 @@
-"""Plans: which candidates the model generates for the requests of a pipeline call, and which the pipeline returns."""
+"""
+Plans of pipeline calls. A plan says which candidates (texts) the model generates for each request, and which
+candidates the pipeline returns.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,7 +18,7 @@ from .search import SearchByLength
 
 @dataclass
 class Candidate:
-    """A generated text."""
+    """A generated text, with its output dictionary and its scores."""
 
     output: dict[str, Any]  # the output for the user, see `GeneratedText`
     score: float | None = None  # log-probability in the search, if the call or the plan needs scores
@@ -30,17 +33,18 @@ class Candidate:
 @dataclass(eq=False)
 class Job:
     """
-    A generation job: a request, and the planned length for its candidates.
+    A generation job: the model generates `count` candidates for one request, with one planned length.
 
     Attributes:
-        request (`Request`): The request. If all requests of a source share the job, the request with the greatest
-            length.
-        planned (`int`, *optional*): Length that the decoder is conditioned on; 0 if the request has a length but this
-            job has no planned length, `None` if no length is requested.
-        low, high (`int`): The lowest and the highest length of the output.
+        request (`Request`): The request. If all requests of a source share the job, this is the request with the
+            greatest length.
+        planned (`int`, *optional*): Length that the decoder is conditioned on, in the unit that the model plans in. 0
+            if the request has a length but this job has no planned length, `None` if no length is requested.
+        low, high (`int`): The lowest and the highest length that a candidate may have, in the requested unit.
         count (`int`): Number of candidates that the model generates.
-        search (`SearchByLength`, *optional*): A search by length, which this job uses instead of a beam search.
-        candidates (`list[Candidate]`): The generated candidates, in the order of the model.
+        search (`SearchByLength`, *optional*): A search by length, which replaces the beam search.
+        candidates (`list[Candidate]`): The generated candidates, in the order in which the model returned them. The
+            list is empty before the job runs.
     """
 
     request: Request
@@ -60,7 +64,10 @@ class Single:
     scores_tokens: bool = field(default=False, init=False)  # whether candidates need a `token_score`
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
-        """Return the jobs of the requests. The method `stages` may add more jobs."""
+        """
+        Return one job for each planned length of each request. A request without a length gets one job. The method
+        `stages` may append more jobs to the returned list.
+        """
         return [
             Job(request, planned, request.low, request.high)
             for request in requests
@@ -68,19 +75,30 @@ class Single:
         ]
 
     def stages(self, jobs: list[Job], requests: Sequence[Request]) -> Iterator[list[Job]]:
-        """Yield the jobs of each stage. A later stage may depend on the candidates of earlier stages."""
+        """
+        Yield one list of jobs for each stage of the generation. The caller runs the jobs of a stage before it asks for
+        the next stage, so a later stage may depend on the candidates of earlier stages. This plan has only one stage.
+        """
         yield jobs
 
     def groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """Return groups of neighbouring jobs. A group stays in one batch, and `batch_size` counts groups."""
+        """
+        Split the jobs into groups of neighbours. All jobs of a group are in the same batch, and `batch_size` is a
+        number of groups. In this plan, each job is a group.
+        """
         return [[job] for job in jobs]
 
     def options(self, job: Job) -> dict[str, Any]:
-        """Return the options of `generate` for the batch that contains `job`."""
+        """
+        Return the options of `generate` for the batch that contains `job`. All jobs of a batch have the same options.
+        """
         return self.call.options
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
-        """Return the output of each request."""
+        """
+        Return the output of each request, after all jobs have run. `model` and `tokenizer` are used only in
+        subclasses.
+        """
         return [_with_score(job.candidates[0]) for job in jobs]
 
 
@@ -88,7 +106,8 @@ class Single:
 class NBest(Single):
     """
     A plan that generates several candidates for each request, and returns the `num_return_sequences` best candidates
-    (by default one). The plan serves reranking, several outputs of a source, and ranges of lengths.
+    (by default one). The pipeline uses this plan for reranking, for several outputs of a source, and for ranges of
+    lengths.
     """
 
     def __post_init__(self):
@@ -96,8 +115,9 @@ class NBest(Single):
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
         """
-        Return the jobs of the requests. A narrow range has fewer planned lengths, so each planned length gets more
-        candidates.
+        Return one job for each planned length of each request. The jobs of a request divide its `call.outputs`
+        candidates equally among them (rounded up), so each job has more candidates if a narrow range has fewer planned
+        lengths.
         """
         jobs = super().jobs(requests)
         for job in jobs:
@@ -105,11 +125,16 @@ class NBest(Single):
         return jobs
 
     def options(self, job: Job) -> dict[str, Any]:
-        """Return the options of `generate` for `job.count` candidates of each row, see `_with_beams`."""
+        """
+        Return the options of `generate` that give `job.count` candidates for each row of the batch, see `_with_beams`.
+        """
         return self.call.options if job.count == 1 else _with_beams(self.call.options, self.call.defaults, job.count)
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
-        """Return the best output of each request, or a list of the best if `num_return_sequences` is above 1."""
+        """
+        Return the best output of each request. If `num_return_sequences` is above 1, return a list of the best outputs
+        of each request instead, best first.
+        """
         results: list[Any] = []
         for request, own in zip(requests, _of_each(requests, jobs), strict=True):
             best = self._ordered(request, [candidate for job in own for candidate in job.candidates])
@@ -118,7 +143,10 @@ class NBest(Single):
         return results
 
     def _ordered(self, request: Request, candidates: list[Candidate]) -> list[Candidate]:
-        """Return the candidates of a request, best first."""
+        """
+        Return the candidates of a request, best first: ordered by `rerank` if the call asks for it, otherwise by
+        `token_score`. Without these scores, keep the order of the model. For a range, repeated texts come last.
+        """
         scores = [candidate.token_score for candidate in candidates if candidate.token_score is not None] or None
         order, texts = list(range(len(candidates))), [candidate.text for candidate in candidates]
         if self.call.rerank > 1:
@@ -134,10 +162,11 @@ class NBest(Single):
 @dataclass
 class Choice(Single):
     """
-    A plan that chooses the best of several candidates. The model generates candidates with several planned lengths,
-    with only the constraint, and without any length (the natural text). The requests of a source share its candidates.
-    If a source has many requests, one search by length replaces the searches for each request. If no candidate fits a
-    request, the model generates more candidates for this request.
+    A plan that chooses the best of several candidates for each request. The model generates candidates with several
+    planned lengths, with the constraint but no planned length, and without any length (the natural text). A request
+    may get any candidate of its source. If a source has more than `config.few_lengths` requests, one search by length
+    replaces the beam searches for these requests. If a request then has no candidate that fits, the model generates
+    candidates for this request alone.
     """
 
     config: ChoiceConfig
@@ -145,7 +174,7 @@ class Choice(Single):
     natural: dict[int, Job] = field(default_factory=dict, init=False)  # place of a source -> job of its natural text
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
-        """Return the jobs of the requests, grouped by source."""
+        """Return the jobs of the requests, grouped by source. Also store the job of each natural text in `natural`."""
         jobs, config = [], self.config
         places: dict[int, list[Request]] = {}
         for request in requests:
@@ -165,7 +194,10 @@ class Choice(Single):
         return jobs
 
     def _planned(self, request: Request) -> list[Job]:
-        """Return one job for each planned length of a request."""
+        """
+        Return one job for each planned length of a request. With the constraint `"max"`, the planned lengths are the
+        shares `config.planned_shares` of the limit.
+        """
         lengths = list(request.planned)
         if self.call.length_constraint == "max":
             lengths = [max(1, round(share * request.high)) for share in self.config.planned_shares]
@@ -175,10 +207,11 @@ class Choice(Single):
 
     def stages(self, jobs: list[Job], requests: Sequence[Request]) -> Iterator[list[Job]]:
         """
-        Yield the jobs of each stage. With `"max"`, the first stage generates the natural texts, which the model
-        generates without a length. If a natural text fits its request, no other candidate is needed. With other
-        constraints, natural texts seldom fit, so one stage generates all candidates, which is faster. The last stage
-        generates more candidates for requests for which no candidate fits.
+        Yield one list of jobs for each stage. With the constraint `"max"`, the first stage generates the natural texts
+        (without a length). The second stage generates the other candidates. It skips requests that the natural text
+        fits, unless they share a search by length. With other constraints, natural texts seldom fit, so one stage
+        generates all these candidates, which is faster. In the last stage, the model generates candidates for each
+        request that shares a search by length and has no candidate that fits.
         """
         if self.call.length_constraint == "max":
             natural = list(self.natural.values())
@@ -194,13 +227,14 @@ class Choice(Single):
         yield missing
 
     def groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """Return one group of jobs for each source."""
+        """Return one group of jobs for each source. `jobs` must be sorted by source."""
         return [list(own) for _, own in groupby(jobs, key=lambda job: job.request.place)]
 
     def options(self, job: Job) -> dict[str, Any]:
         """
-        Return the options of `generate`: either a search by length, or at least `job.count` beams. Ignore the model's
-        default number of beams.
+        Return the options of `generate` for the batch that contains `job`. If the job has a search by length, the
+        options ask for this search, otherwise for at least `job.count` beams. The model's default number of beams has
+        no effect.
         """
         options = _with_beams(self.call.options, self.call.options.get("generation_config"), job.count)
         if job.search is None:
@@ -209,8 +243,8 @@ class Choice(Single):
 
     def _pools(self, requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Candidate]]:
         """
-        Return for each request the candidates of its source that fit. If none of these fits, return the candidates of
-        the request's own jobs.
+        Return the candidates that each request chooses from: all candidates of its source whose lengths fit the
+        request. If no candidate fits, return the candidates of the request's own jobs, without the natural text.
         """
         found: dict[int, list[Candidate]] = {}
         for job in jobs:
@@ -223,7 +257,7 @@ class Choice(Single):
         return pools
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
-        """Return the best output of each request, with its score."""
+        """Return the best output of each request. Its `score` is the log-probability without a length."""
         natural = {place: job.candidates[0].text for place, job in self.natural.items()}
         plain: dict[Pair, float] = {}  # log-probability without a length
         for job in jobs:
@@ -248,8 +282,9 @@ def _with_score(candidate: Candidate) -> dict[str, Any]:
 
 def _with_beams(options: dict[str, Any], defaults: Any, count: int) -> dict[str, Any]:
     """
-    Return the options of `generate` for `count` candidates of each row. Use `count` samples if the options ask for
-    sampling without beams, otherwise at least `count` beams.
+    Return a copy of the options of `generate` that gives `count` candidates for each row: `count` samples if sampling
+    without beams is set, otherwise the best candidates of at least `count` beams. `defaults`, a generation
+    configuration or `None`, has `num_beams` and `do_sample` for options that lack them.
     """
     beams, is_sampled = (
         options.get(name) or (name not in options and getattr(defaults, name, None))
@@ -260,7 +295,10 @@ def _with_beams(options: dict[str, Any], defaults: Any, count: int) -> dict[str,
 
 
 def _of_each(requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Job]]:
-    """Return the jobs of each request. Compare requests by identity, because two requests may be equal."""
+    """
+    Return one list for each request: the jobs of this request. Compare requests by identity, because two requests may
+    be equal.
+    """
     found: dict[int, list[Job]] = {id(request): [] for request in requests}
     for job in jobs:
         found[id(job.request)].append(job)
@@ -269,12 +307,12 @@ def _of_each(requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Job]
 
 def batches(jobs: Sequence[Job], plan: Single, call: Call, sizes: dict[int, int] | None) -> Iterator[list[Job]]:
     """
-    Yield batches of jobs with the same number of candidates and the same search.
+    Yield batches of jobs. All jobs of a batch have the same number of candidates and the same search.
 
-    Jobs with similar requested lengths and source lengths share a batch, because they need the least padding. The
-    longest jobs come first, so that an impossible length or a lack of memory raises an error in the first batch. The
-    jobs of a source stay together, so that its encoder runs once. If `batch_tokens` is set, `sizes` maps the place of
-    each source to its number of tokens.
+    Jobs with similar requested lengths and source lengths share a batch, because such batches need the least padding.
+    The longest jobs come first, so that an impossible length or a lack of memory raises an error in the first batch.
+    The jobs of a source stay together, so that the encoder reads the source once. If `batch_tokens` is set, `sizes`
+    maps the index of each source in the input to its number of tokens; otherwise `sizes` is `None`.
     """
     order = sorted(jobs, key=lambda job: (-job.request.high, -len(job.request.source.text)))
     first: dict[int, int] = {}  # index of the longest job of each source
@@ -298,7 +336,10 @@ def batches(jobs: Sequence[Job], plan: Single, call: Call, sizes: dict[int, int]
 
 
 def plan_of(call: Call, model, tokenizer, table: UnitTable) -> Single:
-    """Return the plan of a pipeline call. `table` is the unit table, which counts the units of token ids."""
+    """
+    Return the plan of a pipeline call: a `Choice` if `choose` is set, an `NBest` if a request needs several
+    candidates, otherwise a `Single`. `table` is the unit table of the requested unit.
+    """
     if call.choose:
         config = ChoiceConfig.of(model.config)
         marks = [tokenizer(text_target=text, add_special_tokens=False)["input_ids"][-1] for text in ("a.", "a?", "a!")]

@@ -1,4 +1,4 @@
-"""Prompts: texts, and chats that the tokenizer's template renders."""
+"""Prompts: plain texts, and chats that the tokenizer's chat template converts to texts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -41,12 +41,15 @@ def as_prompt(source, tokenizer) -> Any:
 
 
 def is_single(inputs) -> bool:
-    """Return whether the inputs of a pipeline are a single source, not a list of sources."""
+    """Return whether `inputs`, the inputs of a pipeline call, are a single source and not a list of sources."""
     return isinstance(inputs, str | Prompt) or _is_chat(inputs)
 
 
 def as_prompts(inputs, tokenizer) -> list[Any]:
-    """Return the prompt of each input of a pipeline. Raise `TypeError` if `inputs` is neither a source nor a list."""
+    """
+    Convert the inputs of a pipeline call, one source or several, to a list of prompts, see `as_prompt`. Raise
+    `TypeError` if `inputs` is neither a source nor an iterable of sources.
+    """
     if is_single(inputs):
         return [as_prompt(inputs, tokenizer)]
     if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
@@ -55,10 +58,16 @@ def as_prompts(inputs, tokenizer) -> list[Any]:
 
 
 def prompt_ids(tokenizer, prompts: Iterable[Prompt]) -> list[list[int]]:
-    """Return the ids of each prompt. Add no special tokens to a chat, because its template has added them."""
+    """
+    Return the token ids of each prompt. Add no special tokens to a chat, because the chat template has already added
+    them.
+    """
     return [tokenizer(prompt.text, add_special_tokens=not prompt.is_chat)["input_ids"] for prompt in prompts]
 
 
 def encode_prompts(tokenizer, prompts: Iterable[Prompt]) -> Any:
-    """Encode prompts as a batch, padded on the left, so that the outputs of all rows begin in the same column."""
+    """
+    Return `input_ids` and `attention_mask`, `(prompts, positions)` each, as a batch. Pad the prompts on the left, so
+    that the outputs of all rows begin in the same column.
+    """
     return tokenizer.pad({"input_ids": prompt_ids(tokenizer, prompts)}, padding_side="left", return_tensors="pt")

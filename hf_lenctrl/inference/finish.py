@@ -1,4 +1,4 @@
-"""End outputs after a sentence or a word, if the model does not plan its length."""
+"""End an output after a whole sentence or a whole word, if the model does not plan the length of the output."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,10 @@ _MARK_SHARE = math.log(0.05)
 
 
 def check_finish(finish: str | None, constraint: str | None, unit: str | Unit) -> None:
-    """Raise `ValueError` if `finish` is unknown, if its constraint is not `"max"`, or if its unit is `COST`."""
+    """
+    Raise `ValueError` if `finish` is unknown, or if the constraint is not `"max"`, or if the unit is `"cost"`. Do
+    nothing if `finish` is `None`.
+    """
     if finish is None:
         return
     check_name("finish", finish, FINISHES)
@@ -32,12 +35,20 @@ def check_finish(finish: str | None, constraint: str | None, unit: str | Unit) -
 class FinishLogitsProcessor(LogitsProcessor):
     """
     A logits processor for `length_constraint="max"`. It ends the output if the model's first choice (the most likely
-    entry) is too long. Otherwise, less likely entries that still fit would fill the output.
+    entry) is too long. Without this processor, less likely entries that still fit would fill the rest of the output.
 
-    With `finish="sentence"`, the processor allows only entries that leave room for a punctuation mark that ends the
-    sentence. If the output must end, the processor allows such a mark if the model finds the mark likely. Each call of
-    `generate` needs its own processor, made with the model's tokenizer. `length (batch_size,)` and the other arguments
-    are those of `LengthConstraintLogitsProcessor`, whose `length_from` is `thoughts` here.
+    With `finish="sentence"`, the processor allows an entry only if a punctuation mark that ends the sentence still
+    fits after it, or if the entry is such a mark. When the output must end, the processor allows such a mark before
+    EOS if its probability is at least 5 % of the first choice's. Each call of `generate` needs its own processor.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        unit_table (`UnitTable`): Unit table of the length.
+        length (`torch.LongTensor` of shape `(batch_size,)`): The maximum lengths in units.
+        finish (`str`): `"sentence"` or `"word"`.
+        eos_token_id (`int` or `list[int]`): Ids that end an output.
+        prompt_length (`int`, *optional*, defaults to 0): Number of ids in each row before the output.
+        thoughts (`Thoughts`, *optional*): If given, only the answer after the thoughts (reasoning text) counts.
     """
 
     def __init__(
@@ -64,7 +75,8 @@ class FinishLogitsProcessor(LogitsProcessor):
 
     def __call__(self, input_ids, scores):
         """
-        Return the scores `(rows, vocab_size)`, with `-inf` for forbidden entries, for ids `(rows, sequence_length)`.
+        Return new scores `(rows, vocab_size)`, in which forbidden entries have `-inf`.
+        `input_ids (rows, sequence_length)` are the ids so far, with the prompt.
         """
         copies = len(scores) // len(self.length)
         count, state = self.running(input_ids)  # (rows,) each
@@ -97,14 +109,20 @@ class FinishLogitsProcessor(LogitsProcessor):
         return scores.masked_fill(~allowed, -math.inf)
 
     def _at_word(self, ids: tuple[int, ...], following: int) -> bool:
-        """Return whether a word ends after the output `ids`, if the entry `following` came next."""
+        """
+        Return whether the output `ids` ends with a complete word, given that the model would add the entry `following`
+        next.
+        """
         last = next((self.pieces[i] for i in reversed(ids) if self.pieces[i] != ""), None)
         return not goes_on(self.pieces[following]) or (last or "")[-1:].isspace()
 
     def ending(self, example: int, ids: list[int], text: str, enough: Callable[[str], bool]) -> tuple[str, str]:
         """
-        Return two values: the finished text of an example's output, and where this text ends. The second value is
-        `"model"` if the model ended the text; otherwise see `finished`. `ids` have no prompt, and decode to `text`.
+        Shorten the text of an output if the length limit cut it. Return two values: the text, and where it ends
+        (`"model"` if the model ended the text, otherwise see `finished`).
+
+        `example` is the index of the output's source in the batch. `ids`, without the prompt, decode to `text`.
+        `enough` says whether a shorter text is long enough.
         """
         eos = self.eos.tolist()
         end = next((k for k, i in enumerate(ids) if i in eos), len(ids))
@@ -114,15 +132,15 @@ class FinishLogitsProcessor(LogitsProcessor):
 
 class HeldStreamer(BaseStreamer):
     """
-    A streamer that passes the tokens of one output to another `streamer`, but with a delay. A token waits until
-    `finished`, which shortens cut texts, can no longer remove it. So the streamed text is the text that the pipeline
-    returns.
+    A streamer that passes the tokens of one output to another streamer, but with a delay. Each token waits until the
+    function `finished`, which shortens cut texts, can no longer remove the token. So the streamed text is the text
+    that the pipeline returns.
 
     Args:
-        streamer (`BaseStreamer`): Receives the tokens.
-        tokenizer (`PreTrainedTokenizerBase`): Decodes the tokens.
+        streamer (`BaseStreamer`): The streamer that receives the tokens.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer, which decodes the tokens.
         process (`FinishLogitsProcessor`): The processor of the same call of `generate`.
-        enough (`Callable[[str], bool]`): Whether a shortened text is long enough, see `finished`.
+        enough (`Callable[[str], bool]`): A function that says whether a shortened text is long enough, see `finished`.
     """
 
     def __init__(self, streamer, tokenizer, process: FinishLogitsProcessor, enough: Callable[[str], bool]):
@@ -132,7 +150,8 @@ class HeldStreamer(BaseStreamer):
 
     def put(self, value):
         """
-        Receive new tokens, `(1, count)` or `(count,)`. In the first call, `value` is the prompt or the start token.
+        Receive new token ids, `(1, count)` or `(count,)`, and pass on the tokens that can no longer be removed. In the
+        first call, `value` is the prompt or the decoder's start token, which is passed on at once.
         """
         new = value.reshape(-1).tolist()
         if self.ids is None:
@@ -145,7 +164,7 @@ class HeldStreamer(BaseStreamer):
         self._send(text[: settled(text, self.process.finish, self.enough)])
 
     def end(self):
-        """Send the rest of the finished text, and end the stream."""
+        """Pass on the rest of the finished text, and end the stream."""
         ids = self.ids or []
         whole = self._decode(ids)
         text, _ = self.process.ending(0, ids, whole, self.enough)
@@ -162,7 +181,10 @@ class HeldStreamer(BaseStreamer):
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _send(self, text: str) -> None:
-        """Send the next tokens, as long as the decoded text of all sent tokens is a prefix of `text`."""
+        """
+        Pass on the next waiting tokens, as long as the decoded text of all tokens passed on so far is a prefix of
+        `text`.
+        """
         assert self.ids is not None
         first = self.sent
         while self.sent < len(self.ids) and text.startswith(self._decode(self.ids[: self.sent + 1])):
@@ -172,8 +194,8 @@ class HeldStreamer(BaseStreamer):
 
     def _entries(self, text: str) -> list[int]:
         """
-        Return ids of entries that together write `text` after other text, each the longest possible. Skip a character
-        if no entry begins with it.
+        Split `text`, which follows other text, into vocabulary entries, and return their ids. At each position, take
+        the longest entry that matches the text. If no entry matches, skip one character.
         """
         found = []
         while text:

@@ -34,7 +34,7 @@ Candidates = Sequence[str] | Sequence[Sequence[str]] | Callable[[str, int, list[
 
 @dataclass(frozen=True)
 class Candidate:
-    """A text that could replace a source."""
+    """A text that could replace a source, or the source itself."""
 
     text: str
     length: int  # units
@@ -46,18 +46,21 @@ class Candidate:
 
     @property
     def faults(self) -> list[str]:
-        """Return the faults of the text, apart from its length."""
+        """Return one message for each fault of the text, such as `"lost: Weber"`. A wrong length is not listed."""
         kinds = {"lost": self.lost, "added": self.added}
         return [f"{kind}: {', '.join(words)}" for kind, words in kinds.items() if words]
 
     def finishes(self, source: str) -> bool:
-        """Return whether the text ends like a sentence (if its source does) and its end score is high enough."""
+        """
+        Return whether the text is finished: it ends like a sentence (unless `source` does not), and its end score is
+        at least `LIKELY_END` (if the end score is known).
+        """
         return (ends(self.text) or not ends(source)) and (self.ending is None or self.ending >= LIKELY_END)
 
     def value(self, source: str) -> float:
         """
-        Return the value of the text; higher is better. The value is the sum of the weighted similarity to the source,
-        the log-probability and the end score.
+        Return how well the text replaces `source`, as a number; higher is better. The number is the sum of the
+        weighted similarity to `source`, the log-probability and the end score. An unknown score counts as 0.
         """
         return SIMILARITY_WEIGHT * similarity(self.text, source) + (self.score or 0.0) + (self.ending or 0.0)
 
@@ -67,9 +70,9 @@ class Fitted:
     """
     The text that `fit` returns for a source, with its length and origin.
 
-    `fault` is `None` if the text fits and has the same names and numbers as the source. A text that the model wrote
-    must also be finished. Otherwise `fault` says what is wrong. If no text fits, `fit` returns the source unchanged;
-    `fit` never cuts a text.
+    `fault` is `None` if the text fits, has the same names and numbers as the source and, if the model wrote the text,
+    is finished. Otherwise `fault` says what is wrong. If no text fits, `fit` returns the source unchanged; `fit` never
+    cuts a text.
     """
 
     text: str
@@ -83,7 +86,10 @@ class Fitted:
 
 @dataclass
 class _Request:
-    """A source with its requested length, the window of allowed lengths, and the texts considered."""
+    """
+    A source with its requested length, the window of allowed lengths, and the texts that were considered (the source
+    is the first).
+    """
 
     source: str
     requested: int
@@ -95,13 +101,14 @@ class _Request:
         return self.low <= candidate.length <= self.high
 
     def others(self) -> list[int]:
-        """Return the indices of the candidates that fit, except the source."""
+        """Return the indices in `considered` of the texts that fit, without the source (index 0)."""
         return [k for k, candidate in enumerate(self.considered) if k and self.fits(candidate)]
 
     def rows(self, plans: bool) -> list[tuple[int, int, int]]:
         """
-        Return each planned length with its window, `(length, low, high)`. If there is only a limit, and the model does
-        not plan (`plans` is false), the window ends at the planned length.
+        Return a tuple `(planned length, lowest, highest)` for each planned length of the request, in units. `plans`
+        says whether the model plans its length. If the model does not, and if the request has only an upper limit, the
+        highest length is the planned length.
         """
         low, high = max(1, self.low), self.high
         if low > 1:
@@ -111,7 +118,7 @@ class _Request:
 
     @property
     def open(self) -> bool:
-        """Return whether the request still needs a text that fits and has no fault."""
+        """Return whether the request still needs a text, because no text so far fits and has no fault."""
         return not any(self.fits(candidate) and not candidate.faults for candidate in self.considered)
 
 
@@ -124,7 +131,8 @@ def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 
     Fit texts to a length limit. The texts may come from a hosted model, a translator or a person.
 
     A text that fits is returned unchanged, byte for byte. Otherwise the best candidate that fits replaces the text. If
-    no candidate fits without a fault, the `model` rewords the text. A text is never cut.
+    no candidate fits without a fault (a lost or added name or number), the `model` rewords the text. A text is never
+    cut.
 
     Args:
         texts (`str` or `list[str]`): Sources.
@@ -135,17 +143,18 @@ def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 
         constraint (`str`, *optional*, defaults to `"max"`): `"max"`, `"exact"` with a `tolerance`, or `"min"`.
         tolerance (`int`, `float` or `tuple`, *optional*): With `"exact"`, a window around the length, like
             `length_tolerance` of `generate`.
-        candidates (`list` or function, *optional*): Other texts of the same meaning: a list for a single text, a list
-            of lists for several texts, with `None` for a text without candidates. Or a function
+        candidates (`list` or function, *optional*): Other texts with the same meaning: a list for a single text; for
+            several texts, a list that has a list or `None` for each text. Or a function
             `(text, length, tried) -> str, list of str or None` that asks your own model again; `tried` holds the
             candidates that did not fit or had a fault.
-        attempts (`int`, *optional*, defaults to 3): Maximum number of calls of the function for each text.
+        attempts (`int`, *optional*, defaults to 3): Maximum number of calls of the function `candidates` for each
+            text.
         model (`str` or pipeline, *optional*): Path or Hub name of a model that rewords texts, or a pipeline of the
-            task `"length-controlled-generation"`. Any instruct model works with the constraint; a length-controlled
-            model also plans its length.
+            task `"length-controlled-generation"`. With any instruct model, the constraint keeps the length; a
+            length-controlled model also plans its length.
         instruction (`str`, *optional*): System message of the chat, for a model with a chat template.
-        num_beams (`int`, *optional*, defaults to 4): Beams of the model, and rewordings for each planned length. More
-            beams give better texts and take more time.
+        num_beams (`int`, *optional*, defaults to 4): Number of beams, and number of rewordings for each planned
+            length. More beams give better texts and take more time.
 
     Returns:
         `Fitted` for a single text, else a list of `Fitted` in the order of the texts.
@@ -192,7 +201,7 @@ async def fit_async(texts, length, *, candidates=None, attempts: int = 3, **opti
 
 
 class _Job:
-    """One call of `fit`: its requests and options."""
+    """One call of `fit`: the requests and the options."""
 
     def __init__(
         self,
@@ -247,8 +256,9 @@ class _Job:
 
     def add(self, request: _Request, texts, origin: Any = "candidate") -> None:
         """
-        Add new texts to the candidates of a request, each with its length and its lost and added names and numbers.
-        Raise `TypeError` or `ValueError` if `texts` is not a text, a list of texts or `None`.
+        Add texts to the texts considered for a request, each with its length and its lost and added names and numbers.
+        Skip known and empty texts. `origin` is `"source"`, `"candidate"` or `"model"`. Raise `TypeError` or
+        `ValueError` if `texts` is not a text, a list of texts or `None`.
         """
         own = [texts] if isinstance(texts, str) else [] if texts is None else texts
         own = list(own) if isinstance(own, Iterable) else [own]
@@ -266,12 +276,16 @@ class _Job:
                 known.add(text)
 
     def to_ask(self) -> list[_Request]:
-        """Return the requests that are `open` if there is a `candidates` function, otherwise an empty list."""
+        """
+        Return the requests for which the function `candidates` is called: all requests that are `open`. Return an
+        empty list if `candidates` is not a function.
+        """
         return [request for request in self.requests if request.open] if self.function is not None else []
 
     def ask(self, request: _Request, asynchronous: bool = False) -> str | list[str] | Awaitable:
         """
-        Call the `candidates` function for a request. Return its texts, or its awaitable if `asynchronous` is set.
+        Call the function `candidates` for a request, and return its result: texts, or an awaitable. Raise `TypeError`
+        if the result is an awaitable but `asynchronous` is not set.
         """
         assert self.function is not None
         answer = self.function(request.source, request.requested, [one.text for one in request.considered[1:]])
@@ -281,7 +295,10 @@ class _Job:
         return answer
 
     def reword(self) -> None:
-        """Let the model reword the sources of requests that are `open`, and score the texts that fit."""
+        """
+        Let the model reword the source of each request that is `open`, first sentence by sentence, then as a whole.
+        Then compute the scores of the texts that fit. Do nothing if there is no model.
+        """
         if self.pipe is None:
             return
         for request, texts in self._by_sentences([request for request in self.requests if request.open]):
@@ -291,9 +308,9 @@ class _Job:
 
     def _by_sentences(self, requests: list[_Request]) -> list[tuple[_Request, list[str]]]:
         """
-        Let the model reword each sentence of the requests whose source has several sentences. Return each of these
-        requests with a list, which holds the best combination of sentences and rewordings that fits. The list is empty
-        if no combination fits.
+        For each request whose source has several sentences, let the model reword each sentence separately. Return a
+        pair for each such request: the request, and a list with the best text that fits and joins sentences of the
+        source and rewordings. The list is empty if no such text fits.
         """
         several = [(one, sentences) for one in requests if (sentences := _sentences(one.source))]
         counts = iter(self._count([text for _, sentences in several for text, _ in sentences]))
@@ -309,8 +326,8 @@ class _Job:
     @staticmethod
     def _part(request: _Request, sentence: str, n: int) -> _Request:
         """
-        Return the request for a sentence of `n` units. The sentence may change by a larger share than the whole text,
-        because other sentences may stay as they are.
+        Return a request for one sentence, of `n` units, of the source of `request`. The length of the sentence may
+        change by a larger share than the length of the whole source, because other sentences may stay as they are.
         """
         share = request.requested / request.considered[0].length
         low, high = 0, max(1, round(min(0.95, share + 0.05) * n))
@@ -319,7 +336,10 @@ class _Job:
         return _Request(sentence, high, low, high, [Candidate(sentence, n, "source")])
 
     def _generate(self, requests: list[_Request]) -> None:
-        """Add the model's rewordings to the requests."""
+        """
+        Let the model reword the source of each request, and add the rewordings to the texts considered for the
+        request.
+        """
         config = self.pipe.model.config
         plans = getattr(config, "length_controlled", False)
         options: dict[str, Any] = {"length_constraint": "exact", "length_unit": self.unit, "choose": False}
@@ -339,8 +359,9 @@ class _Job:
 
     def _combined(self, request: _Request, parts: list[_Request], gaps: list[str]) -> list[str]:
         """
-        Return a list with the combination of sentences and rewordings that fits and has the highest value. The list is
-        empty if no combination fits.
+        Choose one text for each sentence, and join these texts. Return a list with the joined text that fits `request`
+        and has the highest sum of `Candidate.value`. The list is empty if no joined text fits. `parts` are the
+        requests for the sentences, and `gaps` the white space before each sentence.
         """
         best: dict[int, tuple[float, str]] = {0: (0.0, "")}  # length -> value, text
         for part, gap in zip(parts, gaps, strict=True):
@@ -359,13 +380,13 @@ class _Job:
         return fitting[:1]
 
     def _count(self, texts: list[str]) -> list[int]:
-        """Count the units of texts."""
+        """Return the number of units of each text."""
         return count_texts(getattr(self.pipe, "tokenizer", None), texts, self.unit)
 
     def _score(self, pairs: list[tuple[_Request, int]]) -> None:
         """
-        Set the score and the end score (`ending`) of candidates. Each pair is a request and the index of a candidate.
-        Do nothing if the model cannot generate without a length.
+        Compute the score and the end score (`ending`) of texts, and store them. Each of `pairs` is a request and the
+        index of a text in the request's `considered`. Do nothing if the model cannot generate without a length.
         """
         config = self.pipe.model.config
         if getattr(config, "length_controlled", False) and not getattr(config, "length_optional", False):
@@ -383,15 +404,19 @@ class _Job:
         return [{"role": "system", "content": self.instruction}, {"role": "user", "content": source}]
 
     def results(self) -> Any:
-        """Return the best text of each request: a `Fitted` for a single text, else a list."""
+        """
+        Return the best text of each request: a `Fitted` for a single text, otherwise a list with one `Fitted` for each
+        text.
+        """
         results = [_best(request, str(self.unit)) for request in self.requests]
         return results[0] if self.single else results
 
 
 def _best(request: _Request, unit: str) -> Fitted:
     """
-    Return the source if the source fits or if no text fits. Otherwise return the best text that fits: prefer texts
-    without faults, then finished texts, then the highest value.
+    Choose the best text of a request, and return it as a `Fitted`. The best text is the source if the source fits or
+    if no text fits. Otherwise prefer, among the texts that fit, texts without faults, then finished texts, then the
+    highest `value`. `unit` is used only in the message `fault`.
     """
     source, *others = request.considered
     fitting = [candidate for candidate in others if request.fits(candidate)]
@@ -415,8 +440,8 @@ def _best(request: _Request, unit: str) -> Fitted:
 
 def _sentences(text: str) -> list[tuple[str, str]]:
     """
-    Return the sentences of a text, each with the white space before the sentence. Return an empty list if there is
-    only one sentence.
+    Return a pair for each sentence of a text: the sentence, and the white space before the sentence. Return an empty
+    list if there is only one sentence.
     """
     bounds = [0, *(end for end in sentence_ends(text) if text[end:].strip()), len(text)]
     pieces = [text[begin:end].rstrip() for begin, end in zip(bounds, bounds[1:], strict=False)]
@@ -427,9 +452,11 @@ def _sentences(text: str) -> list[tuple[str, str]]:
 
 def similarity(text: str, other: str) -> float:
     """
-    Return the similarity of two texts, 0 to 1: the F2 score of their character trigrams, without white space.
+    Return the similarity of a text to another text, from 0 to 1: the F2 score of the character trigrams, without white
+    space.
 
-    This is chrF (Popović 2015) with trigrams alone; recall weighs twice as much as precision.
+    This is chrF (Popović 2015) with trigrams alone; the recall of the trigrams of `other` weighs twice as much as the
+    precision.
 
     Example:
 

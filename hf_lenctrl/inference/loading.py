@@ -1,4 +1,4 @@
-"""`hf_lenctrl.pipeline`, which is `transformers.pipeline` with types."""
+"""The function `hf_lenctrl.pipeline`: `transformers.pipeline` with type hints."""
 
 import difflib
 import inspect
@@ -28,14 +28,15 @@ def pipeline(
     **defaults: Unpack[Defaults],
 ) -> LengthControlledGenerationPipeline:
     """
-    Return the pipeline of a model: call `transformers.pipeline("length-controlled-generation", ...)`. This function
-    has type hints, because type checkers do not know the task of this pipeline.
+    Return a pipeline for length-controlled generation. This function calls
+    `transformers.pipeline("length-controlled-generation", ...)`, and adds type hints, because type checkers do not
+    know this task.
 
     Args:
         model (`str`, `Path` or `PreTrainedModel`): Hub name or folder of the model, or the model itself.
         tokenizer (`str` or `PreTrainedTokenizerBase`, *optional*): Defaults to the model's own tokenizer.
         device, device_map, dtype, revision, token, trust_remote_code, model_kwargs: As for `transformers.pipeline`.
-        defaults: Default options of each call, see `LengthControlledGenerationPipeline`.
+        defaults: Default options of each call of the pipeline, see `LengthControlledGenerationPipeline`.
 
     Raises:
         `TypeError`: if an option is unknown to the pipeline and to `generate`.

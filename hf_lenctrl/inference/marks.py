@@ -1,4 +1,4 @@
-"""Avoid runs of punctuation marks, such as "....,,", in a text that must reach a length."""
+"""Avoid runs of punctuation marks, such as "....,,", in an output that must reach a length."""
 
 import torch
 from transformers.generation import LogitsProcessor
@@ -14,11 +14,12 @@ _AVOIDED = 1e4  # nats; finite, so that marks stay possible if no other entry fi
 
 class MarkRunsLogitsProcessor(LogitsProcessor):
     """
-    A logits processor that avoids runs of punctuation marks. It lowers the score of an entry that begins with a mark,
-    if the last entry ends with a mark and the two are not in `PAIRS`. An ellipsis is possible if it is one entry.
+    A logits processor that avoids runs of punctuation marks. It lowers the score of each entry that begins with a
+    mark, if the text so far ends with a mark and the two marks together are not in `PAIRS`. An ellipsis is still
+    possible if it is a single entry.
 
-    A model that does not plan would fill an `"exact"` length with marks, because marks are the most likely entries
-    where the model would end the text.
+    Without this processor, a model that does not plan would fill an `"exact"` length with marks, because marks are the
+    most likely entries where the model would end the text.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
@@ -41,6 +42,9 @@ class MarkRunsLogitsProcessor(LogitsProcessor):
         self.run = torch.tensor(run, device=device)  # (marks + 1, marks + 1)
 
     def __call__(self, input_ids, scores):
-        """Return the scores `(rows, vocab_size)` for ids `(rows, positions)`, lowered for entries that make a run."""
+        """
+        Return new scores `(rows, vocab_size)`, which are lower for entries that would make a run of marks.
+        `input_ids (rows, positions)` are the ids so far.
+        """
         run = self.run[self.last[input_ids[:, -1]]][:, self.first]  # (rows, V)
         return torch.where(run, scores - _AVOIDED, scores)

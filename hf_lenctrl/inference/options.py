@@ -119,7 +119,7 @@ class CallOptions(GenerateOptions, total=False):
 
 
 class Defaults(CallOptions, total=False):
-    """Options that `hf_lenctrl.pipeline` takes as defaults of each call."""
+    """Options that `hf_lenctrl.pipeline` takes as defaults for each call of the pipeline."""
 
     length: Length | list[Any]
     num_return_sequences: int

@@ -46,12 +46,13 @@ class LengthControlledGenerationPipeline(Pipeline):
             list or array with an item for each text. A list for a single text, or a list of lists, gives one output
             for each length. A tuple `(lowest, highest)` is a range: the output may have any length in the range. For a
             range without `choose`, the output is the candidate with the highest mean log-probability per token, given
-            its own length. `"predict"` uses a length predictor (Oka et al. 2020), `"source"` the length of the source
-            (Lakew et al. 2019), and `"reference"` the length of `references`, the best case. A name in
-            `inference.presets.PRESETS`, such as `"bluesky"`, means this limit in its unit. Defaults to the model's
-            length; `None` switches this default off. A dictionary of two units, `{"character": 30, "word": 6}`, has a
-            length in the model's unit (if the model has none, in the first unit), and a limit in the second unit, an
-            `int` or a list with an item for each text. The output keeps both; the default constraint is then `"max"`.
+            its own length. `"predict"` uses a length predictor (Oka et al. 2020), `"source"` uses the length of the
+            source (Lakew et al. 2019), and `"reference"` uses the length of `references` (for experiments). A name in
+            `inference.presets.PRESETS`, such as `"bluesky"`, means the limit with this name, in its own unit. Defaults
+            to the model's length; `None` switches this default off. A dictionary with two units, such as
+            `{"character": 30, "word": 6}`, has a length in the model's unit (if the model has none, in the first
+            unit), and a limit in the other unit. The limit is an `int`, or a list with an item for each text. The
+            output keeps both numbers; the default constraint is then `"max"`.
         predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or a pair of predictor and
             tokenizer; defaults to the predictor that the model's configuration names.
         truncation (`bool`, *optional*, defaults to `False`): If a text is too long for the predictor's encoder,
@@ -61,16 +62,17 @@ class LengthControlledGenerationPipeline(Pipeline):
             length. The length is rounded, and is at least 1. A tuple, such as `(0.9, 1.1)`, is a range of ratios, see
             `ratio_ranges`.
         length_unit (`str`, `Unit` or function, *optional*): The unit of the length: a name, or a unit of your own.
-            Defaults to the model's unit. A length-controlled model plans in its own unit; the ratio of both units in
-            the source converts the length.
+            Defaults to the model's unit. A length-controlled model always plans in its own unit. If this is another
+            unit, the requested length is converted by the ratio of both units in the source.
         length_constraint (`str`, *optional*): `"max"`, `"exact"`, `"min"` or `None`; defaults to the model's
             constraint.
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,
             see `LengthControlledGeneration.generate`; a list has one tolerance for each text. If no constraint is
             given, the default is the model's tolerance.
-        finish (`str`, *optional*): With `"max"`, for a model that does not plan: end an output that would be too long
-            after a `"sentence"` or a `"word"`. Adds `finish` to the output, which says where the text ends:
-            `"sentence"`, `"word"`, `"cut"` (inside a word), or `"model"` if the model ended the text.
+        finish (`str`, *optional*): For a model that does not plan, with the constraint `"max"`: end an output that
+            would otherwise be too long after a complete `"sentence"` or `"word"`. If set, the output has an item
+            `finish`, which says where the text ends: `"sentence"`, `"word"`, `"cut"` (inside a word), or `"model"` if
+            the model ended the text.
         length_from (`str` or `list[int]`, *optional*): For a causal model that writes thoughts (reasoning text) before
             its answer: the marker that ends the thoughts, as a text such as `"</think>"` or as ids, see
             `LengthControlledGeneration.generate`. The generated text is the answer alone, without white space at its
@@ -85,14 +87,14 @@ class LengthControlledGenerationPipeline(Pipeline):
             constraint: generate candidates with several planned lengths and with no planned length, and return the
             best (`hf_lenctrl.inference.ranking.rank`) with its `score`, the log-probability without a length. The text
             that the model generates without a length is the best if it fits. `"max"` then returns the best text of at
-            most this length, not the longest text. If a text has more than eight lengths, they share the candidates of
-            one search by length (`hf_lenctrl.inference.search`). Defaults to `True` where possible; `False` is faster,
-            because there is only one search. Not with `finish`, `length_from`, two units, a streamer, `rerank`,
-            `do_sample` or `num_return_sequences`.
-        scores (`bool`, *optional*, defaults to `True`): `False` omits the `score` if no choice needs the score, which
-            saves a forward pass.
-        min_score (`float`, *optional*): Adds `low_score` to the output, which says whether its `score` is below this
-            number. Not for a model that cannot generate without a length.
+            most this length, not the longest text. If a text has more than eight lengths, these lengths share the
+            candidates of one search by length (`hf_lenctrl.inference.search`). Defaults to `True` where possible;
+            `False` is faster, because there is only one search. Not with `finish`, `length_from`, two units, a
+            streamer, `rerank`, `do_sample` or `num_return_sequences`.
+        scores (`bool`, *optional*, defaults to `True`): `False` leaves `score` out of the output, which saves a
+            forward pass. With `choose` or `min_score`, the output has a `score` nevertheless.
+        min_score (`float`, *optional*): If set, the output has an item `low_score`, which says whether its `score` is
+            below this number. Not for a model that cannot generate without a length.
         on_low_score (`str`, *optional*, defaults to `"flag"`): If the score of an output is below `min_score`:
             `"flag"` returns the output with the flag; `"natural"` returns instead the text of any length that the
             model generates without a length; `"error"` raises `ValueError`.
@@ -104,12 +106,13 @@ class LengthControlledGenerationPipeline(Pipeline):
         kwargs: For `generate`: `num_beams=4`, `do_sample=True`, ...
 
     Returns (of a call):
-        `dict` with `generated_text`, `length` (produced), `requested_length` and `length_unit`. If there is a window,
-            also `window`, the lowest and the highest length. If the length is in two units, also `lengths` in both
-            units. If the model has `length_optional`, or if `min_score` is set, also `score`, the log-probability of
-            the text without a length. Otherwise, `return_dict_in_generate=True, output_scores=True` adds as `score`
-            the mean log-probability per token in the search. If `num_return_sequences` is above 1, a list of such
-            `dict`. For several lengths of a text, and for a list of sources, a list of these results.
+        `dict` with `generated_text`, `length` (the produced length), `requested_length` and `length_unit`. If there is
+            a window, also `window`, the lowest and the highest allowed length. If the length is in two units, also
+            `lengths`, the produced length in both units. If the model has `length_optional`, or if `min_score` is set,
+            also `score`, the log-probability of the text without a length. Otherwise,
+            `return_dict_in_generate=True, output_scores=True` adds as `score` the mean log-probability per token in
+            the search. If `num_return_sequences` is above 1, a list of such `dict`. For several lengths of a text, and
+            for a list of sources, a list of these results.
 
     Raises:
         `TypeError`, `ValueError`: if an input is empty or not a text; if the length is missing or invalid (below 1 or
@@ -215,14 +218,18 @@ class LengthControlledGenerationPipeline(Pipeline):
         return self._tables[unit, size].to(self.device)
 
     def _sizes(self, prompts: Sequence[Prompt]) -> dict[int, int]:
-        """Return the number of tokens, special tokens included, of each source, by the source's index in the input."""
+        """
+        Return a dictionary that maps the index of each source in the input to its number of tokens, special tokens
+        included.
+        """
         counts = count_texts(self.tokenizer, [prompt.text for prompt in prompts], "token")
         return dict(enumerate(count + self.tokenizer.num_special_tokens_to_add() for count in counts))
 
     def _encode(self, jobs: Sequence[Job]) -> tuple[Any, torch.Tensor | None]:
         """
-        Return two values: the tokenized sources of a batch, and the row of each job's source, `(jobs,)`. Each source
-        has one row for all its jobs. If each job has its own row, the second value is `None`.
+        Tokenize the sources of a batch of jobs. Return two values: the tokenized sources, and for each job the index
+        of the row with its source, `(jobs,)`. Jobs with the same source share a row. If each job has its own row, the
+        second value is `None`.
         """
         sources = {job.request.place: job.request.source for job in jobs}
         if self._encodes_each or len(sources) == len(jobs):
@@ -233,7 +240,10 @@ class LengthControlledGenerationPipeline(Pipeline):
         return self.preprocess(list(sources.values()), tokens=None), rows
 
     def _tokens_of(self, tokens: LengthTokens, jobs: Sequence[Job]) -> list[int]:
-        """Return the id of the length token of each job."""
+        """
+        Return the id of the length token of each job, chosen by `tokens` from the planned length and the source's
+        length.
+        """
         texts = [job.request.source.text for job in jobs]
         counts = count_texts(self.tokenizer, texts, self.model.config.length_unit)
         named = [tokens.token_for(job.planned or 0, count) for job, count in zip(jobs, counts, strict=True)]
@@ -241,7 +251,9 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def _add_scores(self, call: Call, requests: Sequence[Request], results: list[Any]) -> None:
         """
-        Change the outputs in place: add the window and the score to each output, and handle outputs with a low score.
+        Add the window (with the constraint `"exact"` or `"min"`) and the log-probability without a length (`score`) to
+        the outputs in `results`, in place. If `min_score` is set, flag or replace outputs with a low score, or raise
+        `ValueError`, see `_treat_low`.
         """
         several = [result if isinstance(result, list) else [result] for result in results]
         outputs = [(request, out) for request, own in zip(requests, several, strict=True) for out in own]
@@ -263,8 +275,9 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def _treat_low(self, call: Call, outputs: list[tuple[Request, dict[str, Any]]], least: float) -> None:
         """
-        Flag outputs with a score below `least`. If there are such outputs, `on_low_score="error"` raises `ValueError`,
-        and `"natural"` replaces them in place by the texts that the model generates without a length.
+        Set `low_score` in each output, in place: whether the score is below `least`. If an output has a low score,
+        `on_low_score="error"` raises `ValueError`, and `"natural"` replaces this output by the text that the model
+        generates without a length. `outputs` are pairs of a request and its output.
         """
         for _, out in outputs:
             out["low_score"] = out["score"] < least
@@ -284,7 +297,11 @@ class LengthControlledGenerationPipeline(Pipeline):
                 out |= natural[request.source] | kept
 
     def preprocess(self, prompts: Sequence[Prompt], *, tokens: list[int] | None = None, **_) -> Any:
-        """Tokenize the sources of a batch. If `tokens` is given, put one of these length tokens before each source."""
+        """
+        Tokenize the sources of a batch. For a model with length tokens, `tokens` has the id of one length token for
+        each source, and this token is put before the source. Cut sources that are too long for the encoder, and log a
+        warning.
+        """
         if self._causal:
             return encode_prompts(self.tokenizer, prompts)
         encode = partial(
@@ -319,8 +336,12 @@ class LengthControlledGenerationPipeline(Pipeline):
         rows: torch.Tensor | None,
     ) -> dict[str, Any]:
         """
-        Generate the outputs of a batch of jobs. Return their ids, and the counts, scores and thoughts, which the
-        decoded texts do not show.
+        Generate the outputs of a batch of jobs. Return a dictionary with their ids, `(outputs, positions)`, without
+        the prompt, and with what `postprocess` cannot get from the decoded texts: lengths in tokens or in a cost,
+        scores, and thoughts.
+
+        `table` is the unit table of the requested unit, `other` that of a second unit. `rows` is the second value of
+        `_encode`.
         """
         batch.pop("token_type_ids", None)
         if rows is not None:
@@ -387,8 +408,9 @@ class LengthControlledGenerationPipeline(Pipeline):
         arguments: dict[str, Any],
     ) -> FinishLogitsProcessor:
         """
-        Add the logits processor of `finish` to the arguments of `generate`, and return this processor. If there is a
-        streamer, wrap it in a `HeldStreamer`.
+        Add the logits processor for the option `finish` to `arguments`, the arguments of `generate`, in place. Return
+        this processor. If there is a streamer, wrap the streamer in a `HeldStreamer`. `prompt` is the number of
+        positions before the output.
         """
         limits = torch.tensor([job.high for job in jobs], device=table.weights.device)
         options: dict[str, Any] = {"eos_token_id": eos_of(self.model), "prompt_length": prompt, "thoughts": thoughts}
@@ -401,21 +423,27 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def _answers(self, thoughts: Thoughts, ids: torch.Tensor, prompt: int) -> list[tuple[str, str | None]]:
         """
-        Split each output in `ids`, of shape `(outputs, positions)`, into thoughts and answer. The answer is `None` if
-        the output has no end-of-thoughts marker.
+        Split each of the outputs `ids (outputs, positions)` into two texts, the thoughts and the answer. The answer is
+        `None` if the output has no end-of-thoughts marker. The first `prompt` positions are the prompt.
         """
         ends, closed = eos_of(self.model), thoughts.closed(ids[:, :prompt]).tolist()
         written = [[i for i in own if i not in ends] for own in ids[:, prompt:].tolist()]
         return [thoughts.marker.split(own, over) for own, over in zip(written, closed, strict=True)]
 
     def _enough(self, job: Job, unit: str | Unit) -> Callable[[str], bool]:
-        """Return a function that says whether a text has at least half the highest length of a job."""
+        """
+        Return a function that says whether a text has, in `unit`, at least half the highest length that the job
+        allows.
+        """
         return lambda text: count_texts(self.tokenizer, [text], unit, target=True)[0] >= job.high / 2
 
     def postprocess(
         self, outputs: dict[str, Any], *, call: Call, jobs: Sequence[Job], other: UnitTable | None, **_
     ) -> list[Candidate]:
-        """Decode the outputs of a batch, and count their units."""
+        """
+        Decode the outputs of a batch, count their units, and return them as candidates. `outputs` is the dictionary
+        that `_forward` returned. The candidates of a job follow each other, in the order of the jobs.
+        """
         unit, finish, answers = call.unit, outputs["finish"], outputs["answers"]
         texts = self.tokenizer.batch_decode(
             outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
@@ -449,8 +477,8 @@ class LengthControlledGenerationPipeline(Pipeline):
 
 def target_of(jobs: Sequence[Job], constraint: str | None, table: UnitTable, other: UnitTable | None) -> Target | None:
     """
-    Return the target lengths of a batch of jobs. `table` is the unit table of the length, and `other` that of the
-    second unit. Return `None` if the jobs have no length.
+    Return the target lengths of a batch of jobs; `None` if the jobs have no length. `table` is the unit table of the
+    requested unit. `other` is the unit table of the second unit, or `None` if the lengths are in one unit.
     """
     if jobs[0].planned is None:
         return None

@@ -20,8 +20,9 @@ PRESETS: dict[str, tuple[str, int]] = {
 
 def limit_of(length: Any, unit: Any) -> tuple[Any, Any]:
     """
-    Return a length and its unit. If `length` is a name in `PRESETS`, return its limit and unit. Raise `ValueError` if
-    `unit` is another unit, or if the name of a limit is misspelt.
+    Return two values: a length, and its unit. If `length` is a name in `PRESETS`, return the limit with this name and
+    the unit of this limit. Otherwise return `length` and `unit` unchanged. Raise `ValueError` if `unit` is not the
+    unit of the limit, or if `length` is a misspelt name of a limit.
 
     Example:
 

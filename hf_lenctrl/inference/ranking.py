@@ -1,4 +1,4 @@
-"""Rank the outputs for a text, by words of the source or by log-probability with or without a length."""
+"""Rank the candidates for a source by words of the source, or by log-probability with or without a length."""
 
 import inspect
 import math
@@ -30,11 +30,13 @@ class ChoiceConfig:
     `models/translate_to_english`.
 
     Attributes:
-        planned_shares (`tuple[float, ...]`): Planned lengths for a limit, as shares of this limit.
-        beams (`int`): Total number of beams and candidates, divided among the searches of a text.
+        planned_shares (`tuple[float, ...]`): Planned lengths for the constraint `"max"`, as shares of the maximum
+            length.
+        beams (`int`): Total number of beams and of candidates for a request, divided among its searches.
         natural_room (`int`): Maximum length of the natural text, which the model generates without a length, as a
-            multiple of the requested length.
-        few_lengths (`int`): A source with more requested lengths than this gets one search by length.
+            multiple of the greatest requested length (plus 32 units).
+        few_lengths (`int`): A source with more requested lengths than this gets one search by length for all its
+            lengths.
         shared_beams (`int`): Number of beams in each group of the search by length, and in the search for the natural
             text.
         branches (`int`): Number of most likely next entries that the search by length tries for each hypothesis.
@@ -62,7 +64,8 @@ class ChoiceConfig:
 
 def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[int]:
     """
-    Order candidates by how many words of the source they contain, after Takase & Okazaki 2019, section 3.3 (n = 20).
+    Order candidates by how many words of the source they contain, after Takase & Okazaki 2019, section 3.3 (with 20
+    candidates).
 
     The count is our own definition. Words are lower-cased runs of letters and digits, compared by their Porter stems.
     Each distinct stem of a candidate that is in the source counts once, so that a repeated word gains nothing.
@@ -71,9 +74,9 @@ def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | Non
 
     Args:
         source (`str`): The source of the candidates.
-        candidates (`Sequence[str]`): The n best outputs, best first.
-        scores (`Sequence[float]`, *optional*): One score for each candidate, higher is better; by default the order of
-            the candidates.
+        candidates (`Sequence[str]`): The outputs to order, best first.
+        scores (`Sequence[float]`, *optional*): One score for each candidate, higher is better. Without scores,
+            candidates with equal counts keep their order.
 
     Returns:
         `list[int]`: Indices of `candidates`, the best one first.
@@ -119,10 +122,10 @@ def log_probabilities(model, tokenizer, sources: Sequence, texts: Sequence[str])
 @torch.no_grad()
 def endings(model, tokenizer, sources: Sequence, texts: Sequence[str]) -> list[tuple[float, float]]:
     """
-    Return the log-probability and the end score of each text. The end score says how likely the final punctuation
-    marks and EOS are. The end score is the lowest of their log-probabilities, each minus the log-probability of the
-    most likely entry at the same position. The end score is about 0 where a sentence may end; that of "I will be." is
-    -10.
+    Return two numbers for each text, in nats: the log-probability, and the end score. The end score says how likely
+    the final punctuation marks and EOS are: it is the lowest of their log-probabilities, each minus the
+    log-probability of the most likely entry at the same position. The end score is about 0 where a sentence may end;
+    that of "I will be." is -10.
     """
     pieces, found = pieces_of(tokenizer, model.get_output_embeddings().weight.shape[0]), []
     for chosen, best, ids in _entry_log_probabilities(model, tokenizer, sources, texts):
@@ -136,8 +139,8 @@ def _entry_log_probabilities(
     model, tokenizer, sources, texts
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """
-    Yield three tensors `(T,)` for each text: the log-probability of each of its ids, the highest log-probability of
-    any entry at the same position, and the ids.
+    Yield three tensors `(T,)` for each text, where `T` is the number of its ids, EOS included: the log-probability of
+    each id, the highest log-probability of any entry at the same position, and the ids.
     """
     for name, given in (("sources", sources), ("texts", texts)):
         if isinstance(given, str):
@@ -155,8 +158,8 @@ def _entry_log_probabilities(
 
 def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
-    Return three tensors for texts of a sequence-to-sequence model: logits `(B, T, V)`, ids with EOS `(B, T)`, and the
-    mask of the ids `(B, T)`.
+    Return three tensors for `B` texts of a sequence-to-sequence model, padded to `T` ids: the logits `(B, T, V)`, the
+    ids with EOS `(B, T)`, and the mask `(B, T)`, which is true for ids that are not padding.
     """
     positions = getattr(model.config, "max_position_embeddings", None) or 10**9
     limit = min(tokenizer.model_max_length, positions)
@@ -174,8 +177,8 @@ def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.T
 
 def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
     """
-    Return the arguments that disable the length of a model with `length_optional`. Return an empty dictionary for
-    other models.
+    Return the keyword arguments of `forward` that disable the length in all `rows` rows of a batch, for a model with
+    `length_optional`. Return an empty dictionary for other models.
     """
     optional = getattr(model.config, "length_optional", False)
     return {"length": torch.zeros(rows, dtype=torch.long, device=model.device)} if optional else {}
@@ -183,8 +186,8 @@ def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
 
 def _of_answers(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
-    Return logits, ids and mask of texts, like `_of_targets`, for a causal model. A prompt that texts share is read
-    once.
+    Return the logits, ids and mask of texts of a causal model, with the shapes of `_of_targets`. If several texts
+    share a prompt, the model reads the prompt once, provided that its cache allows this.
     """
     plain = without_length(model)
     filler = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
@@ -218,7 +221,9 @@ def _stems(text: str) -> set[str]:
 
 
 def _each(value, change):
-    """Apply `change` to a tensor, or to each tensor of an encoder's outputs."""
+    """
+    Return `change(value)` for a tensor. For an encoder's outputs, return a copy with `change` applied to each tensor.
+    """
     if isinstance(value, torch.Tensor):
         return change(value)
     return type(value)(**{name: change(tensor) for name, tensor in value.items()})
@@ -229,14 +234,19 @@ def token_log_probabilities(
     model, table: UnitTable, ids: torch.Tensor, inputs: dict, prompt: int, *, controlled: bool
 ) -> list[float]:
     """
-    Return the mean log-probability per token of each output, including EOS, under the model that generated the output.
+    Return the mean log-probability per token, EOS included, of each output, under the model that generated the output.
 
     A length-controlled model (`controlled`) gets the produced length of the output, not the planned length. The model
-    expects EOS at this length and nowhere else, so the means of texts of different lengths are comparable.
+    expects EOS at the produced length and nowhere else, so the means of texts of different lengths are comparable.
 
-    `ids (outputs, sequence_length)` are the ids that `generate` returned; their first `prompt` positions are a causal
-    model's prompt. `inputs` are the arguments of that call, with one row for each source; the outputs of a source
-    follow each other.
+    Args:
+        model (`PreTrainedModel`): The model that generated the outputs.
+        table (`UnitTable`): Unit table of the model's unit, which counts the produced lengths.
+        ids (`torch.LongTensor` of shape `(outputs, sequence_length)`): The ids that `generate` returned. The outputs
+            of a source follow each other.
+        inputs (`dict`): The arguments of this call of `generate`, with one row for each source.
+        prompt (`int`): Number of positions of a causal model's prompt in `ids`; 0 for an encoder-decoder.
+        controlled (`bool`): Whether the model is length-controlled.
     """
     given = {name: value for name, value in inputs.items() if value is not None}
     copies, eos = len(ids) // len(inputs["attention_mask"]), torch.tensor(eos_of(model), device=ids.device)
@@ -272,12 +282,13 @@ def rank(text: str, plain: float, natural: str) -> tuple[int, float]:
     """
     Return the rank of a candidate as a pair; higher is better.
 
-    `plain` is the candidate's log-probability without a length (`log_probabilities`). The `natural` text, which the
-    model generates without a length, has the highest rank, because no choice is needed if its length is allowed.
+    `text` is the candidate, and `plain` its log-probability without a length (`log_probabilities`). `natural` is the
+    text that the model generates without a length. A candidate equal to `natural` has the highest rank, because no
+    choice is needed if the natural length is allowed.
 
-    Assume that the natural text ends like a sentence. Then candidates rank higher if they also end like a sentence,
-    and have no more sentences, because a piece of a second sentence only fills the length. Among equal candidates the
-    log-probability decides.
+    If `natural` ends like a sentence, a candidate ranks higher if it also ends like a sentence and has no more
+    sentences than `natural`, because a piece of a second sentence only fills the length. If two candidates do not
+    differ in this, the log-probability decides.
     """
     if text == natural:
         return 2, math.inf
@@ -294,12 +305,12 @@ def choose(
     sources_at: Mapping[int, Prompt],
 ) -> list[Pair]:
     """
-    Return the best candidate of each pool, by `rank`. A candidate is a `Pair`: the place (index) of its source in the
-    input, and a text.
+    Return the best candidate of each pool, by `rank`. A pool has the candidates for one request. A candidate is a
+    `Pair`: the place (index) of its source in the input, and a text.
 
-    `natural` has the text that the model generates without a length for each place, and `sources_at` has the source of
-    each place. `plain` has the log-probabilities without a length that a search by length has computed; this function
-    adds the missing ones in place.
+    `natural` maps each place to the text that the model generates without a length, and `sources_at` maps each place
+    to the source. `plain` maps candidates to their log-probabilities without a length, as far as a search by length
+    has computed them. This function computes the missing ones, and adds them to `plain` in place.
     """
     new = {pair for pool in pools for pair in pool} - plain.keys()
     # The texts of a source stay together, so that its encoder runs once or twice. Similar sizes need less padding.

@@ -37,10 +37,12 @@ class Request:
         place (`int`): Index of the source in the input of the pipeline.
         requested (`int` or `tuple[int, int]`, *optional*): The requested length, or the range; `None` if no length is
             requested.
-        low, high (`int`): The lowest and the highest length that fits, in units; 0 if there is no length.
-        planned (`tuple[int, ...]`): Lengths that the decoder may be conditioned on; a range has several.
+        low, high (`int`): The lowest and the highest allowed length, in units; 0 if no length is requested.
+        planned (`tuple[int, ...]`): The planned lengths, in the requested unit. The decoder is conditioned on one of
+            them. A range has several planned lengths.
         limit (`int`, *optional*): The maximum length in the second unit, see `Call.other`.
-        rate (`float`): Number of units of the model for one unit of the request; converts planned lengths.
+        rate (`float`): Number of units of the model for one requested unit. The method `plan` multiplies by this
+            number.
     """
 
     source: Prompt
@@ -53,11 +55,11 @@ class Request:
     rate: float = 1.0
 
     def plan(self, length: int) -> int:
-        """Convert a planned length to the unit that the model plans in."""
+        """Convert a planned length from the requested unit to the unit that the model plans in."""
         return max(1, round(self.rate * length))
 
     def fits(self, length: int) -> bool:
-        """Return whether a length is in the window of the request."""
+        """Return whether a produced length is in the window of the request."""
         return self.low <= length <= self.high
 
 
@@ -128,9 +130,10 @@ class Call:
     @classmethod
     def read(cls, given: Mapping[str, Any], model, defaults: Mapping[str, Any], batch_size: int = 32) -> "Call":
         """
-        Build a `Call` from the given options and the defaults of the pipeline, and check the options. A given length,
-        also `None`, replaces the default length. Unknown options are passed to `generate`, which raises an error if it
-        does not know them either. `batch_size` is the default batch size.
+        Build a `Call`, and check the options. `given` are the options of the call, and `defaults` those of the
+        pipeline. A given `length`, also `None`, or a given `length_ratio` replaces both defaults. Unknown options are
+        passed to `generate`, which raises an error if it does not know them either. `batch_size` is the default batch
+        size.
         """
         gone = {"length", "length_ratio"} if given.keys() & {"length", "length_ratio"} else set()
         gone |= set(_WITH_A_LENGTH) if switches_off(given) else set()
@@ -156,8 +159,8 @@ class Call:
 
     def _read_unit(self) -> None:
         """
-        Set the unit and the second unit. The unit is the first of these that exists: the given unit, the model's unit,
-        the first unit of a length in two units, tokens.
+        Set the unit and the second unit. Replace the name of a limit by the limit itself. The unit is the first of
+        these that exists: the given unit, the model's unit, the first unit of a length in two units, tokens.
         """
         if isinstance(self.length, str):
             name = self.length
@@ -185,7 +188,8 @@ class Call:
     def _read_constraint(self) -> None:
         """
         Set the constraint and the tolerance: the given values, or else those of the model. If the length is a range,
-        the constraint is `"exact"`, and the range is the window of allowed lengths.
+        the constraint is `"exact"`, and the range is the window of allowed lengths. If the length is in two units, the
+        default constraint is `"max"`. Raise `ValueError` if the options contradict each other.
         """
         constraint, tolerance = self.length_constraint, self.length_tolerance
         if self.other is not None and not self.ranged:
@@ -208,7 +212,11 @@ class Call:
         self.length_constraint, self.length_tolerance = constraint, tolerance
 
     def _read_candidates(self) -> None:
-        """Set the numbers of candidates, and `choose`, which is true by default if model and options allow it."""
+        """
+        Check the numbers among the options, and set the numbers of candidates and of planned lengths. Also set
+        `choose`, which is true by default if the model and the other options allow it. Raise `ValueError` if
+        `choose=True` is not possible.
+        """
         self.rerank = 20 if self.rerank is True else self.rerank or 1
         names = ("num_return_sequences", "rerank", "batch_size", "batch_tokens")
         check_counts(**{name: getattr(self, name) for name in names if getattr(self, name) is not None})
@@ -229,7 +237,10 @@ class Call:
             )
 
     def _check_score(self) -> None:
-        """Raise `ValueError` if `min_score` or `on_low_score` is invalid or cannot be used."""
+        """
+        Raise `ValueError` if `min_score` or `on_low_score` is invalid, or if the model cannot generate without a
+        length.
+        """
         check_name("on_low_score", self.on_low_score, LOW_SCORES)
         if self.min_score is None:
             raise ValueError(f"on_low_score={self.on_low_score!r} needs a min_score; pass min_score=-4")
@@ -260,7 +271,8 @@ class Call:
 
     def check_streamer(self, outputs: int) -> None:
         """
-        Raise `ValueError` if a streamer would get several outputs, or if another text may replace the streamed output.
+        Raise `ValueError` if a streamer would get several outputs (`outputs` is their number), or if
+        `on_low_score="natural"` could replace the streamed text.
         """
         if outputs > 1:
             raise ValueError(f"a streamer takes one text of one length, got {outputs}; call once for each")
@@ -269,8 +281,9 @@ class Call:
 
     def natural_options(self) -> dict[str, Any]:
         """
-        Return the options of a pipeline call that generates texts without a length (natural texts), with their scores.
-        Keep the unit, the batch size and the options of `generate`; the other options have their defaults.
+        Return the options of a pipeline call that generates texts without a length (natural texts) and computes their
+        scores. The options keep the unit, the batch size and the options of `generate`; all other options have their
+        defaults.
         """
         options = {option.name: option.default for option in fields(self) if option.init}
         own = {"length_unit": self.unit, "batch_size": self.batch_size, "batch_tokens": self.batch_tokens}
@@ -287,8 +300,9 @@ class Call:
         length: Length | list[Any],
     ) -> list | None:
         """
-        Return a list with the requested length or range of each prompt. Return `None` instead of a list if the model
-        generates without a length.
+        Return a list with the requested length or range of each prompt. If the model generates without a length,
+        return `None` instead of a list. `length` is the option `length`, in which a list has one item for each prompt.
+        `predict` is `Predictors.predict`. Raise `ValueError` if the options contradict each other.
         """
         texts, ratio = [prompt.text for prompt in prompts], self.length_ratio
         if any(prompt.is_chat for prompt in prompts) and (ratio is not None or length in ("source", "predict")):
@@ -320,7 +334,10 @@ class Call:
         )
 
     def windows(self, lengths: Sequence, tolerance: Tolerance) -> list[tuple[int, int]]:
-        """Return the window of each requested length or range: the lowest and the highest length that fits."""
+        """
+        Return the window of each requested length or range: a pair of the lowest and the highest allowed length, in
+        units.
+        """
         if self.ranged:
             return list(lengths)
         if self.length_constraint == "max":
@@ -330,8 +347,8 @@ class Call:
 
     def rates(self, prompts: Sequence[Prompt], tokenizer) -> list[float]:
         """
-        Return for each source the ratio of its length in the unit that the model plans in, to its length in the
-        requested unit.
+        Return one ratio for each source: the source's length in the unit that the model plans in, divided by the
+        source's length in the requested unit.
         """
         texts, units = [prompt.text for prompt in prompts], (self.planned_unit or self.unit, self.unit)
         own, requested = (count_texts(tokenizer, texts, unit) for unit in units)
@@ -342,8 +359,10 @@ def requests_of(
     call: Call, prompts: Sequence[Prompt], is_single: bool, model, tokenizer, predict: Callable[..., list[int]]
 ) -> tuple[list[Request], bool]:
     """
-    Return two values: the requests of a pipeline call, and whether each source has a list of lengths. There is a
-    request for each source, or for each length of each source.
+    Return two values: the requests of a pipeline call, and whether each source has a list of lengths. There is one
+    request for each source or, if each source has a list, one for each length of each source. `is_single` says whether
+    the input is a single source, and `predict` is `Predictors.predict`. Raise `TypeError` or `ValueError` if a length
+    or an option is invalid.
     """
     length, count = call.length, len(prompts)
     several = [length] if is_single and isinstance(length, list) else length
@@ -381,7 +400,10 @@ def requests_of(
 
 
 def _limits_of(unit: str, limit, count: int) -> list:
-    """Return the limit of each of `count` sources in the second unit `unit`."""
+    """
+    Return a list with the limit of each of the `count` sources, in the second unit `unit`. `limit` is either one
+    number for all sources, or a list or an array with one number for each source.
+    """
     limit = limit.tolist() if hasattr(limit, "tolist") else limit
     limits = limit if isinstance(limit, list) else [limit] * count
     for item in limits:

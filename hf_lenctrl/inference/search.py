@@ -17,7 +17,7 @@ from ..length_units import UnitTable
 class SearchByLength:
     """
     A beam search for `generate(custom_generate=...)` in which a hypothesis competes only with hypotheses of the same
-    number of units; their numbers of tokens may differ.
+    number of units, even if their numbers of tokens differ.
 
     A usual beam search compares hypotheses with unequal numbers of units left. This search has two groups for each
     number of units: the best `beams` hypotheses that end with one of the `marks`, and the best `beams` others. The
@@ -88,8 +88,9 @@ class SearchByLength:
 
     def _result(self, ended: list[tuple], examples: int, pad: int) -> ModelOutput:
         """
-        Build the result from the hypotheses that ended. `ended` has a tuple for each step: scores, examples, units,
-        whether a mark is last (tensors `(hypotheses,)`), and a list of ids.
+        Build the result from the hypotheses that ended. `ended` has a tuple for each step: four tensors
+        `(hypotheses,)` (scores, indices of the examples, units, and whether a mark is last), and a list with the ids
+        of each hypothesis. `examples` is the number of examples. Shorter texts are padded with the id `pad`.
         """
         scores, example, *groups = (torch.cat([each[k] for each in ended]) for k in range(4))
         texts = [text for each in ended for text in each[4]]
@@ -106,8 +107,9 @@ class SearchByLength:
 
 def best_of_each(scores: torch.Tensor, *groups: torch.Tensor, most: int) -> torch.Tensor:
     """
-    Return the indices of the `most` highest scores of each group. Two rows are in the same group if every tensor in
-    `groups` has the same value in both rows. These values are integers from 0. All tensors have the shape `(rows,)`.
+    Return the row indices of the (at most) `most` highest scores of each group, sorted by group, best first. Two rows
+    are in the same group if every tensor in `groups` has the same value in both rows. These values are integers from
+    0. All tensors have the shape `(rows,)`.
 
     Example:
 
@@ -129,12 +131,18 @@ def best_of_each(scores: torch.Tensor, *groups: torch.Tensor, most: int) -> torc
 
 
 def _restricted(process, example: torch.Tensor):
-    """Return the processor for rows of these examples. A length constraint must know the example of each row."""
+    """
+    Return a logits processor for hypotheses whose examples are `example (rows,)`. A length constraint is adapted,
+    because it must know the example of each row. Any other processor is returned unchanged.
+    """
     return process.of(example) if isinstance(process, LengthConstraintLogitsProcessor) else process
 
 
 def _select(value: Any, rows: torch.Tensor) -> Any:
-    """Return an argument of the model with only the rows of the hypotheses that stay."""
+    """
+    Select the rows `rows (new_rows,)` in an argument of the model, and return the argument. A cache is changed in
+    place. A value that is not a cache, a tensor or a `ModelOutput` is returned unchanged.
+    """
     if hasattr(value, "reorder_cache"):
         value.reorder_cache(rows)
     elif isinstance(value, ModelOutput):

@@ -61,7 +61,7 @@ _QUOTED = re.compile(r"(?:^|[\s(\[\"“«—–])['‘’]")
 
 
 def sentence_ends(text: str) -> list[int]:
-    """Return the position after each sentence end."""
+    """Return the position after each end of a sentence in the text."""
     return [match.end() for match in _END.finditer(text) if not _ABBREVIATION.search(text[: match.end()])]
 
 
@@ -106,9 +106,12 @@ def ends(text: str) -> bool:
 
 def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: bool) -> tuple[str, str]:
     """
-    Shorten an output that the constraint cut: remove what follows its last sentence end or word end, if `enough` is
-    true for the shortened text. Return two values: the text, and where it ends (`"sentence"`, `"word"`, or `"cut"` if
-    neither is possible). `at_word` says whether a word ends at the end of the given text.
+    Shorten an output that the length limit cut. With `finish="sentence"`, keep the text up to its last sentence end.
+    If this is not possible, or with `finish="word"`, keep the text up to its last word end. A shorter text is accepted
+    only if `enough(text)` is true.
+
+    Return two values: the text, and where it ends (`"sentence"`, `"word"`, or `"cut"` if neither is possible).
+    `at_word` says whether the given text already ends with a complete word.
     """
     text = text.rstrip()
     end = last_sentence_end(text)
@@ -124,7 +127,8 @@ def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: 
 
 def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
     """
-    Return the position up to which `finished` will keep the text, whatever the model still adds.
+    Return the position in an incomplete output up to which `finished` will keep the text, whatever the model adds
+    later.
 
     Example:
 
@@ -146,8 +150,9 @@ def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
 
 def goes_on(piece: str | None) -> bool:
     """
-    Return whether a piece continues the word before it: "ed", "'s", a vowel sign and a piece that begins with part of
-    a character (`None`) do, " a" and "," do not.
+    Return whether `piece`, the text of a vocabulary entry, continues the word before it. "ed", "'s" and a vowel sign
+    continue a word; " a" and "," do not. `None` stands for a piece that begins with part of a character, which
+    continues a word.
     """
     if piece is None:
         return True
@@ -158,8 +163,8 @@ def goes_on(piece: str | None) -> bool:
 @lru_cache(maxsize=4)
 def pieces_of(tokenizer, entries: int) -> list[str | None]:
     """
-    Return the text that each entry adds after other text: `""` if the entry adds nothing, `None` if it begins with
-    part of a character.
+    Return a list with the text that each of the `entries` vocabulary entries adds after other text. The text is `""`
+    if the entry adds nothing, and `None` if it begins with part of a character.
     """
     size, special = entries_of(tokenizer)
     vocabulary = UnitVocabulary(tokenizer, size, special)
@@ -168,7 +173,9 @@ def pieces_of(tokenizer, entries: int) -> list[str | None]:
 
 
 def text_of(data: bytes) -> str | None:
-    """Return the complete characters at the start of `data`; `None` if `data` begins with part of a character."""
+    """
+    Decode the complete characters at the start of `data`. Return `None` if `data` begins with part of a character.
+    """
     text = data.decode("utf-8", errors="replace")
     whole = text.split("\ufffd")[0]
     return whole if whole or not data else None

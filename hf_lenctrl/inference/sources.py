@@ -27,7 +27,7 @@ def is_ranged(lengths) -> bool:
 def length_or_range(value) -> int | tuple[int, int]:
     """
     Parse a length or a range from a value of a data set column: `40`, `40.0`, `"40"`, `[30, 42]`, `"[30, 42]"` or
-    `"30-42"`. Raise `TypeError`, `ValueError` or `OverflowError` if the value is neither.
+    `"30-42"`. Raise `TypeError`, `ValueError` or `OverflowError` if the value is neither a length nor a range.
     """
     value = json.loads(value) if isinstance(value, str) and value.startswith("[") else value
     ends = value.split("-") if isinstance(value, str) and value.count("-") == 1 and value[0] != "-" else value
@@ -43,8 +43,9 @@ def length_or_range(value) -> int | tuple[int, int]:
 
 def ratio_ranges(counts: Sequence[int], ratio: tuple[float, float]) -> list[tuple[int, int]]:
     """
-    Return the range of lengths of each source. The range holds all integers from the lowest to the highest ratio times
-    the source's number of units, which is in `counts`.
+    Return the range of lengths of each source, `(lowest, highest)`. `counts` has the number of units of each source,
+    and `ratio` the lowest and the highest ratio. The range holds all integers from the lowest to the highest ratio
+    times the number of units.
 
     If no integer of at least 1 lies between these limits, the range is the single length nearest to their middle, and
     a warning is logged.
@@ -76,8 +77,8 @@ def ratio_ranges(counts: Sequence[int], ratio: tuple[float, float]) -> list[tupl
 
 def plans_of(low: int, high: int, most: int) -> list[int]:
     """
-    Return at most `most` planned lengths of a range, evenly spread from end to end. A single planned length is the
-    middle of the range.
+    Return at most `most` planned lengths from `low` to `high`, evenly spread, with both ends. A single planned length
+    is the middle of the range.
 
     Example:
 
@@ -108,8 +109,11 @@ def requested_lengths(
     Return the requested length of each text, or its range of lengths, `(lowest, highest)`.
 
     Args:
+        texts (`Sequence[str]`): Sources.
         length (`int`, `tuple`, `list`, `torch.LongTensor` or `str`): Length in units: an `int` or a range for all
             texts, or a list with an item for each text. Or a name in `LENGTH_SOURCES`. `None` if there is a ratio.
+        unit (`str` or `Unit`): Unit of the lengths.
+        tokenizer (`PreTrainedTokenizerBase`): Counts tokens, if the unit is `"token"`.
         ratio (`float` or `tuple`, *optional*): The length is this ratio times the length of the source, rounded, at
             least 1. For a range of ratios, see `ratio_ranges`.
         references (`Sequence[str]`, *optional*): A reference for each text, for `"reference"`.
@@ -156,9 +160,9 @@ def requested_lengths(
 
 class Predictors:
     """
-    The length predictors of a generator (the model that generates texts), each loaded once. The generator's
-    configuration names the default predictor; `"./folder"` is a folder inside the generator's own folder or
-    repository. `hub_options` are the options, such as `token`, with which the generator was loaded.
+    The length predictors of a generator (the model that generates texts). Each predictor is loaded only once. The
+    generator's configuration names the default predictor; the name `"./folder"` means a folder inside the generator's
+    own folder or repository. `hub_options` are the options, such as `token`, with which the generator was loaded.
     """
 
     def __init__(self, model, hub_options: dict[str, Any]):
@@ -167,8 +171,9 @@ class Predictors:
 
     def find(self, predictor=None) -> tuple:
         """
-        Return a predictor and its tokenizer. If `predictor` is such a pair, return the pair. Otherwise load the
-        predictor that `predictor` or, by default, the generator's configuration names.
+        Return a predictor and its tokenizer. If `predictor` is already such a pair, return the pair. Otherwise
+        `predictor` is a path or a Hub name; the default is the name in the generator's configuration. Raise
+        `ValueError` if there is no name.
         """
         if isinstance(predictor, tuple):
             return predictor
