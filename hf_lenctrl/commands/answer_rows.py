@@ -1,4 +1,4 @@
-"""Load rows of prompts and answers, or of chats, and encode them as token ids and labels."""
+"""Functions that load rows of prompts and answers, or of chats, and encode them as token ids and labels."""
 
 import logging
 
@@ -11,7 +11,11 @@ logger = logging.getLogger(__name__)
 
 
 def encode(row: dict, tokenizer) -> list[dict[str, list[int]]]:
-    """Return the examples of a row. A chat gives one example for each of its answers. Labels of prompts are -100."""
+    """
+    Encode a row of the data as training examples, dictionaries with `input_ids` and `labels`. A row with `prompt` and
+    `completion` gives one example. A row with `messages` (a chat) gives one example for each message of the assistant.
+    The labels of prompt tokens are -100. Raise `ValueError` if the row holds no answer or no valid text.
+    """
     if row.get("messages"):
         messages = row["messages"]
         ends = [i + 1 for i, message in enumerate(messages) if message["role"] == "assistant"]
@@ -31,7 +35,10 @@ def encode(row: dict, tokenizer) -> list[dict[str, list[int]]]:
 
 
 def load_answers(path: str, tokenizer, max_length: int) -> datasets.Dataset:
-    """Load and encode the rows of a file. Drop the examples with more than `max_length` tokens."""
+    """
+    Load the rows of a file and encode them by `encode`. Drop the examples with more than `max_length` tokens. Raise
+    `ValueError` if columns are missing, if a row is invalid, or if no example is left.
+    """
     rows = row_files.load_rows(path)
     columns = rows.column_names
     if "messages" not in columns and not {"prompt", "completion"} <= {*columns}:
@@ -65,7 +72,7 @@ def _labelled(prompt: list[int], answer: list[int]) -> dict[str, list[int]]:
 
 
 def _encode_answer(messages: list[dict], tokenizer) -> dict[str, list[int]]:
-    """Encode the last message of a chat, an answer, as ids and labels. Earlier answers are part of the prompt."""
+    """Encode a chat whose last message is an answer, as ids and labels. Earlier answers are part of the prompt."""
     template = tokenizer.get_chat_template()  # this raises an error if there is no template
     if "generation %}" not in template and "generation -%}" not in template:
         return _by_difference(messages, tokenizer)
@@ -80,9 +87,10 @@ def _encode_answer(messages: list[dict], tokenizer) -> dict[str, list[int]]:
 
 def _by_difference(messages: list[dict], tokenizer) -> dict[str, list[int]]:
     """
-    Encode the last message of a chat, an answer, if the chat template does not mark the answers. The answer is the
-    part of the chat's text after the prompt, up to and including the special token that ends the answer. Raise
-    `ValueError` if the text after the prompt does not begin with the last message and a special token.
+    Encode a chat whose last message is an answer, if the chat template does not mark answers. Render the messages
+    before the answer as the prompt, and then the whole chat. The answer is the part of the whole chat after the
+    prompt, up to and including the special token that ends the message. Raise `ValueError` if the whole chat does not
+    continue the prompt with the message and a special token.
     """
     prompt = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
     whole, text = tokenizer.apply_chat_template(messages, tokenize=False), messages[-1]["content"]

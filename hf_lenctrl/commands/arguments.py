@@ -32,7 +32,10 @@ UNIT_HELP = f"{', '.join(LENGTH_UNITS)}, or module:name for your own unit"
 
 
 def unit_name(value: str) -> str:
-    """Check the name of a unit, and return the name. The user's own unit may be in a module in the current folder."""
+    """
+    Check the name of a unit (such as `"word"`, or `"module:name"` for the user's own unit) and return the name. The
+    module may be in the current folder. Raise `argparse.ArgumentTypeError` if the name is unknown.
+    """
     if ":" in value and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -43,13 +46,13 @@ def unit_name(value: str) -> str:
 
 
 def check_heads(d_model: int, attention_heads: int) -> None:
-    """Raise `ValueError` if the attention heads of a new model cannot divide its width."""
+    """Raise `ValueError` if the width of a new model is not a multiple of its number of attention heads."""
     if d_model % attention_heads:
         raise ValueError(f"--d_model must be a multiple of --attention_heads {attention_heads}, got {d_model}")
 
 
 def option(default: Any, help: str, choices: Iterable | None = None) -> Any:
-    """Return a dataclass field for an option, with its help text and its choices."""
+    """Return a dataclass field for an option, with its default, its help text and, optionally, its allowed choices."""
     metadata = {"help": help} | ({} if choices is None else {"choices": choices})
     if isinstance(default, list):
         return field(default_factory=list, metadata=metadata)
@@ -113,7 +116,10 @@ class ModelArguments:
 
 @dataclass
 class SplitArguments:
-    """Options of the data: a name for `load_dataset`, or local json, jsonl, csv (.gz too) or parquet files."""
+    """
+    Options of the data: either a name for `datasets.load_dataset`, or local files in the format json, jsonl, csv
+    (these also as `.gz`) or parquet.
+    """
 
     dataset_name: str | None = option(None, "Name for datasets.load_dataset")
     dataset_config_name: str | None = option(None, "Configuration of the data set")
@@ -135,7 +141,9 @@ class SplitArguments:
 
 @dataclass
 class DataArguments(SplitArguments):
-    """Options of the data of a sequence-to-sequence model."""
+    """
+    Options of the data of a sequence-to-sequence model: the options of `SplitArguments`, and options about lengths.
+    """
 
     keep_length_column: str | None = option(None, "Column of true and false: true for rows that always have a length")
     unseen_lengths: list[int] = option([], "Train without rows whose target has one of these lengths")
@@ -200,7 +208,10 @@ class CommandParser(HfArgumentParser):
                 action.help = "Do not use it: sign in once by `hf auth login`, or set HF_TOKEN in the environment"
 
     def add_window(self, help: str) -> None:
-        """Add the option `--length_tolerance`, with one or two values."""
+        """
+        Add the option `--length_tolerance`, with one value (for both sides of the window) or two values (below,
+        above).
+        """
         self.add_argument("--length_tolerance", nargs="+", action=_Window, help=help)
 
     def parse_known_args(self, args=None, namespace=None):
@@ -222,8 +233,8 @@ class CommandParser(HfArgumentParser):
 
 def has_bfloat16(use_cpu: bool = False) -> bool:
     """
-    Return whether the hardware computes in bfloat16 without slow emulation. The hardware is the GPU, or the CPU if
-    there is no GPU or `use_cpu` is true. On systems other than Linux, return `False` for a CPU.
+    Return whether the hardware computes in bfloat16 without slow emulation. The hardware is the CUDA GPU, or the CPU
+    if there is no such GPU or `use_cpu` is true. On systems other than Linux, return `False` for a CPU.
     """
     if torch.cuda.is_available() and not use_cpu:
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -235,9 +246,11 @@ def parse_arguments(
     classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None
 ) -> tuple:
     """
-    Parse `[file.yaml or recipe] [--key value ...]` into one instance of each dataclass. The YAML overrides defaults,
-    and the command line overrides the YAML. Raise `ValueError` if the YAML has unknown keys, if `output_dir` is
-    missing, or if an option is missing that has the value `required` in the YAML.
+    Parse the words of a command line, `[file.yaml or recipe] [--key value ...]`. Return one instance of each dataclass
+    in `classes`, in this order. The YAML file overrides defaults, and the command line overrides the YAML file. `argv`
+    holds the words, by default those of `sys.argv`; `--help` prints `description`. Raise `ValueError` if the YAML file
+    has unknown keys, or if a required option is missing: `output_dir`, or an option with the value `required` in the
+    YAML file.
     """
     return parse_specified(classes, argv, description)[0]
 
@@ -272,12 +285,15 @@ def parse_specified(
 
 
 def _names(words: Sequence[str]) -> frozenset[str]:
-    """Return the option names in the words of a command line."""
+    """Return the names of the options in the words of a command line, such as `seed` for `--seed=1`."""
     return frozenset(word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--"))
 
 
 def given_options(argv: Sequence[str] | None = None) -> dict[str, str]:
-    """Return the options of a recipe and of the command line as raw text, before they are parsed."""
+    """
+    Return the options of the recipe and of the command line as a dictionary: name -> raw text, before it is parsed.
+    The command line overrides the recipe.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     options: dict[str, str] = {}
     if words and not words[0].startswith("-"):
@@ -293,9 +309,11 @@ def given_options(argv: Sequence[str] | None = None) -> dict[str, str]:
 
 def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str]:
     """
-    Convert a YAML file to words of a command line, so that one parser checks both. Therefore `language: no` is not
-    read as a boolean, and `1.10` is not read as a number. Do not convert an option with the value `required`, but add
-    its name to the set `required`.
+    Convert the options in a YAML file to words of a command line, so that one parser checks both. The words hold the
+    raw text of the file. So `no` in `language: no` does not become a boolean, and `1.10` does not become a number. If
+    an option has the value `required`, do not convert it, but add its name to the set `required`. Null and empty
+    lists, which a command line cannot express, become defaults of `parser` if the option allows them. Raise
+    `ValueError` if the file has unknown keys.
     """
 
     def load(loader) -> Any:

@@ -91,13 +91,16 @@ class CausalArguments:
 
     @property
     def name(self) -> str:
-        """Return the base model's name that the adapter stores: a Hub name, or the last component of a path."""
+        """
+        Return the name of the base model for the adapter's configuration: `base_model_name` if it is set, otherwise
+        the Hub name, or the name of a local folder without its path.
+        """
         local = Path(self.base_model)
         return self.base_model_name or (local.resolve().name if local.is_dir() else self.base_model)
 
 
 def check_base(name: str) -> None:
-    """Raise `ValueError` if the base model is not a causal model, or if it already has length control."""
+    """Raise `ValueError` if the model `name` is not a causal language model, or if it already has length control."""
     config = AutoConfig.from_pretrained(name)
     if hasattr(config, "length_encoding"):
         raise ValueError(f"base_model={name} has length control already; give the plain model")
@@ -106,7 +109,11 @@ def check_base(name: str) -> None:
 
 
 def build(options: CausalArguments, args, tokenizer, rows: Dataset):
-    """Build the model to train, with or without length control. Add an adapter if the run trains an adapter."""
+    """
+    Load the base model, and return the model to train. Add length control unless `length_encoding` is `"none"`. If
+    `lora_r` is above 0, add a new LoRA adapter. If `adapter` is set, load this adapter with its length control
+    instead. `args` are the `TrainingArguments`, and `rows` the encoded training rows.
+    """
     quantization = {}
     if options.load_in_4bit:
         from transformers import BitsAndBytesConfig  # if bitsandbytes is missing, transformers raises a clear error
@@ -133,7 +140,10 @@ def build(options: CausalArguments, args, tokenizer, rows: Dataset):
 
 
 def _prepare(model, options: CausalArguments, tokenizer, rows: Dataset) -> None:
-    """Save percentiles of the training lengths. If `no_length_share` is set, make the length optional."""
+    """
+    Save percentiles of the training lengths in the model's configuration. If `no_length_share` is above 0, also mark
+    the length as optional.
+    """
     model.config.trained_lengths = trained_lengths(model, tokenizer, rows, options.length_from)
     if options.no_length_share:
         model.make_length_optional()
@@ -141,8 +151,9 @@ def _prepare(model, options: CausalArguments, tokenizer, rows: Dataset) -> None:
 
 def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Dataset):
     """
-    Load an adapter over its base model, which has no length control, to train the adapter further in float32. Raise
-    `ValueError` if the adapter's length encoding or length unit differs from the options.
+    Load the adapter `options.adapter` over `plain`, its base model without length control, to train the adapter
+    further. Convert the trainable weights to float32. Raise `ValueError` if the adapter's length encoding or length
+    unit differs from the options.
     """
     model = load_adapter(options.adapter, plain, merge=False, is_trainable=True)
     control = model.get_base_model()
@@ -159,7 +170,10 @@ def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Datas
 
 
 def _with_lora(model, options: CausalArguments, args):
-    """Add a new LoRA adapter to the model. The adapter stores the name of its base model without a path."""
+    """
+    Add a new LoRA adapter to the model. Layers that read the length are trained as a whole and saved with the adapter.
+    The adapter stores the name of its base model without a path.
+    """
     from peft import LoraConfig, get_peft_model
 
     whole = [name for name in ("length_projection", "length_embedding") if getattr(model, name, None) is not None]
@@ -183,9 +197,9 @@ def _name_base(options: CausalArguments, args) -> None:
 
 def _bind_to_control(lora) -> None:
     """
-    Limit the adapter's target layers to layers of a `LenCtrlForCausalLM`, so that PEFT refuses to load the adapter
-    over a plain base model (without length control). The short layer names also match in the plain model, but this
-    model lacks the weights of length control.
+    Limit the target layers of a LoRA configuration to layers inside a `LenCtrlForCausalLM`. Then PEFT refuses to load
+    the adapter over the plain base model, which lacks the weights of length control. Without the limit, the short
+    names of the target layers would also match layers of the plain model.
     """
     names = lora.target_modules
     if not isinstance(names, str):
@@ -194,7 +208,10 @@ def _bind_to_control(lora) -> None:
 
 
 def trained_lengths(model, tokenizer, rows: Dataset, length_from: str | None = None) -> dict[str, int]:
-    """Return the configuration's `trained_lengths`: percentiles of the lengths of the answers, see `range_of`."""
+    """
+    Return percentiles of the answers' lengths (see `range_of`), for `trained_lengths` of the configuration.
+    `length_from` is the marker that ends the thoughts in a row; thoughts do not count.
+    """
     lengths: list[int] = []
     table, eos = model.unit_table, [tokenizer.eos_token_id]
     thoughts = thoughts_of(length_from, tokenizer, table)
@@ -204,7 +221,10 @@ def trained_lengths(model, tokenizer, rows: Dataset, length_from: str | None = N
 
 
 def make_trainer(options: CausalArguments, args, tokenizer) -> AnswerTrainer:
-    """Build the Trainer of a run. Only training batches have overshoot examples and rows without a length."""
+    """
+    Load the rows and the model, and build the Trainer of a run. Only training batches have overshoot examples and rows
+    without a length, see `DataCollatorForAnswers`.
+    """
     pads_right = copy.deepcopy(tokenizer)  # then positions begin at the first token, as in generation
     pads_right.padding_side = "right"
     files = {"train": options.train_file, "validation": options.validation_file}
@@ -234,7 +254,7 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> AnswerTrainer:
 
 
 def card_of(options: CausalArguments, args, trainer: AnswerTrainer, history) -> TrainingRun:
-    """Return the facts about a run for the model card."""
+    """Collect the facts about a run for the model card. `history` holds sentences about the training, see `fit`."""
     settings = {name: getattr(options, name) for name in _OWN_SETTINGS if options.lora_r or "lora" not in name}
     settings |= {"adapter": Path(options.adapter).name} if options.adapter is not None else {}
     settings |= {"length_from": options.length_from} if options.length_from is not None else {}
@@ -276,7 +296,10 @@ def load_tokenizer(options: CausalArguments) -> Any:
 
 
 def main(argv=None) -> dict:
-    """Train a causal model, write or upload its card, and return the training metrics."""
+    """
+    Train a causal model and save it. Write the model card, and upload both if `push_to_hub` is set. Return the
+    training metrics, see `fit`.
+    """
     options, args = parse(argv)
     set_up(args)
     check_base(options.base_model)

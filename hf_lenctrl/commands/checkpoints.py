@@ -1,4 +1,4 @@
-"""Find, average and check the checkpoints of a training run."""
+"""Functions that find, average and check the checkpoints of a training run."""
 
 import logging
 from collections.abc import Sequence
@@ -16,12 +16,15 @@ logger = logging.getLogger(__name__)
 
 
 def state_of(checkpoint: str | Path) -> Any:
-    """Load the Trainer state of a checkpoint. Trainer writes the file of this state last."""
+    """
+    Load the `TrainerState` of a checkpoint. Trainer writes the file of the state last, so an incomplete checkpoint
+    lacks it.
+    """
     return TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
 
 
 def trained_steps(checkpoint: str | Path) -> int:
-    """Return the number of steps that a checkpoint was trained for."""
+    """Return the number of optimizer steps after which a checkpoint was saved."""
     return state_of(checkpoint).global_step
 
 
@@ -46,8 +49,9 @@ def last_checkpoint(output_dir: str | Path) -> str | None:
 
 def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
     """
-    Raise `ValueError` if a checkpoint lacks the state of the optimizer or of the schedule, because Trainer would
-    silently begin a new state. Check nothing if the checkpoint is sharded, or if `weights_only` is set.
+    Raise `ValueError` if a checkpoint lacks the state of the optimizer or of the learning-rate schedule, because
+    Trainer would silently begin with a new state. Check nothing if the checkpoint is sharded, or if `weights_only` is
+    true (the run saves only weights).
     """
     names = {path.name for path in Path(folder).iterdir()}
     sharded = any(name.startswith(("global_step", "optimizer_", "pytorch_model_fsdp")) for name in names)
@@ -58,9 +62,9 @@ def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
 
 def finished_with(checkpoint: str | Path, args: TrainingArguments) -> Path | None:
     """
-    Return the final checkpoint of a finished run. `checkpoint` is the last checkpoint of the run. Return the best
-    checkpoint instead if `load_best_model_at_end` is set. Return `None` if the run is not finished, or if the
-    arguments request more training.
+    Return the checkpoint with the result of a finished run: its last checkpoint, given as `checkpoint`, or its best
+    checkpoint if `load_best_model_at_end` is set. Return `None` if the run is not finished, or if the arguments
+    request more training.
     """
     state = state_of(checkpoint)
     longer = args.max_steps > state.max_steps or args.max_steps < 0 and args.num_train_epochs > state.num_train_epochs
@@ -72,9 +76,9 @@ def finished_with(checkpoint: str | Path, args: TrainingArguments) -> Path | Non
 
 def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
     """
-    Return the mean weights of checkpoints of a run (Vaswani et al. 2017, section 6.1). `folders` go from the oldest to
-    the newest. Floats are averaged in float32 and keep their dtype. Integers, such as the unit table, come from the
-    newest checkpoint.
+    Average the weights of several checkpoints of a run (Vaswani et al. 2017, section 6.1). Return the mean weights as
+    a state dictionary. `folders` go from the oldest to the newest checkpoint. Floats are averaged in float32 and
+    converted back to their dtype. Integers, such as the unit table, come from the newest checkpoint.
     """
     total: dict[str, torch.Tensor] = {}
     for folder in folders:
@@ -95,15 +99,20 @@ def load_average(model, folders: Sequence[str | Path]) -> None:
 
 
 def is_worse(mean: dict[str, float], last: dict[str, float]) -> bool:
-    """Return whether the mean has a higher loss than the last checkpoint, or a length error over 10 % higher."""
+    """
+    Return whether averaged weights are worse than the last checkpoint: a higher loss, or a length error (`mae`) over
+    10 % higher. `mean` and `last` hold the validation metrics of both.
+    """
     return not mean["loss"] <= last["loss"] or mean.get("mae", 0.0) > 1.1 * last.get("mae", 0.0)
 
 
 def keep_better(trainer, count: int) -> str:
     """
-    Load the mean weights of the last `count` checkpoints. If the mean is worse on the validation rows than the last
-    checkpoint, load the last checkpoint. The mean includes only checkpoints of the second half of the run, after the
-    warm-up. Return a sentence that says which weights were kept, and why.
+    Load averaged weights into the trainer's model, or the last checkpoint if the average is worse on the validation
+    rows (see `is_worse`). The average is over the last `count` checkpoints, without those of the first half of the run
+    or of the warm-up. If fewer than two are left, load the last checkpoint. If there are no validation rows, load the
+    average. If there is no checkpoint, leave the model as it is. Return a sentence for the model card that says which
+    weights the model has, and why.
     """
     folders = checkpoints_of(str(trainer.args.output_dir))
     if not folders:

@@ -1,4 +1,4 @@
-"""Load the rows of a data set, split them by group, tokenize them, and report the dropped rows."""
+"""Functions that load the rows of a data set, split them by group, tokenize them, and report the dropped rows."""
 
 import logging
 import zlib
@@ -21,7 +21,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RowReport:
-    """Numbers of rows of a split that were kept, dropped or cut. `dropped` has the reason for each dropped row."""
+    """
+    A report on the rows of a split: the numbers of all rows, of dropped rows (`empty`, `target_too_long`), and of
+    remaining rows with a cut source. `dropped` maps the index of each dropped row to the reason.
+    """
 
     split: str
     rows: int = 0
@@ -44,9 +47,12 @@ class RowReport:
 def load_splits(args: SplitArguments) -> DatasetDict:
     """
     Load the train, validation and test rows, with text columns `source` and `target`. If `args.keep_length_column` is
-    set, train also has a column `keep_length`. A missing split is cut from train by a hash of each row's group
-    (`args.group_column`), or of its source if there are no groups. So a group is never in two splits, and the splits
-    are the same on every machine.
+    set, train also has a column `keep_length`.
+
+    If the validation or test split is missing, it is cut from train, unless its share is 0. A hash of each row's group
+    (`args.group_column`), or of its source if there are no groups, chooses the rows. So a group is never in two
+    splits, and the splits are the same on every machine. Raise `ValueError` if the data cannot be used, for example if
+    a column is missing.
     """
     splits, files = _given_splits(args)
     if "train" not in splits:
@@ -77,7 +83,10 @@ def _only(rows: Dataset, names: dict[str, str]) -> Dataset:
 
 
 def _given_splits(args: SplitArguments) -> tuple[dict[str, Any], dict[str, str]]:
-    """Load the given files or data set. Return two dictionaries: split -> rows, and split -> name for messages."""
+    """
+    Load the files or the data set that the options name. Return two dictionaries: split -> rows, and split -> name of
+    its file or data set, for messages.
+    """
     given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     if args.dataset_name is not None and any(given.values()):
         raise ValueError(f"--dataset_name {args.dataset_name} has its own splits, got files too; give one of them")
@@ -110,8 +119,9 @@ def _check_columns(rows: Dataset, file: str, args: SplitArguments) -> None:
 
 def _split(rows: Dataset, shares: dict[str, float], args: SplitArguments) -> dict[str, Dataset]:
     """
-    Split the training rows by a hash of each group. Return the splits in `shares`, and the rest as `train`. Each split
-    has at least one group. Raise `ValueError` if there are fewer groups than splits.
+    Cut new splits from the training rows, by a hash of each group. `shares` maps the name of a new split to its share,
+    such as 0.02. Return the new splits, and the remaining rows as `train`. Each split has at least one group. Raise
+    `ValueError` if there are fewer groups than splits, or if the shares add up to 1 or more.
     """
     if sum(shares.values()) >= 1:
         raise ValueError(f"the shares cut from train must add up to less than 1, got {shares}")
@@ -139,13 +149,16 @@ def _split(rows: Dataset, shares: dict[str, float], args: SplitArguments) -> dic
 
 def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
     """
-    Drop the rows whose target has a length in `lengths`, to test at unseen lengths (Takase & Okazaki 2019, Tables 1,
-    2, 4).
+    Drop the training rows whose target has one of the `lengths`, counted in `unit`, to test later at lengths that
+    training has not seen (Takase & Okazaki 2019, Tables 1, 2, 4). Raise `ValueError` if no row is left.
     """
     table, unseen = UnitTable.from_tokenizer(tokenizer, unit), set(lengths)
 
     def found(targets) -> list[set[int]]:
-        """Count each target from its text and, as in training, from its tokens. Return the counts that are unseen."""
+        """
+        For each target, count the units of its text and, as in training, of its tokens. Return the counts that are in
+        `lengths`.
+        """
         texts = [(text or "").strip() for text in targets]
         ids = tokenizer(text_target=texts, verbose=False)["input_ids"]
         tokens = [int(table.count(torch.tensor([row]))) if row else 0 for row in ids]
@@ -162,7 +175,10 @@ def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
 
 
 def fit_length_tokens(rows: Dataset, tokenizer, unit: str, args: DataArguments) -> LengthTokens:
-    """Fit length tokens to the training rows, see `LengthTokens.fit`. Add the tokens to the tokenizer."""
+    """
+    Choose the length tokens (tokens before the source that state the requested length) for the training rows, see
+    `LengthTokens.fit`. Add them to the tokenizer, and return them.
+    """
     pairs = [(s.strip(), t.strip()) for s, t in zip(rows["source"], rows["target"], strict=True) if s and t]
     sources, targets = (count_texts(tokenizer, [pair[i] for pair in pairs], unit, target=bool(i)) for i in (0, 1))
     tokens = LengthTokens.fit(args.length_tokens or "", sources, targets, bins=args.length_bins)
@@ -181,12 +197,12 @@ def tokenize(
     length: int | None = None,
 ) -> tuple[DatasetDict, list[RowReport]]:
     """
-    Tokenize the splits. Return two values: the splits, with `input_ids`, `attention_mask`, `labels`, and `keep_length`
-    if a split has this column; and a list with a report for each split.
+    Tokenize the splits. Return two values: (1) the tokenized splits, with `input_ids`, `attention_mask`, `labels`, and
+    `keep_length` if a split has this column; (2) a list with a `RowReport` for each split.
 
     Rows with an empty text, or with a target over `args.max_target_length` tokens, are dropped. Sources over
-    `args.max_source_length` tokens are cut. With `length_tokens` each source begins with a length token. This token
-    states `length`, or by default the length of the target in `unit`.
+    `args.max_source_length` tokens are cut. If `length_tokens` is given, each source begins with the length token for
+    `length` units; by default, for the length of the target in `unit`. Raise `ValueError` if a split has no row left.
     """
     given = {"tokenizer": tokenizer, "args": args, "tokens": length_tokens, "unit": unit, "length": length}
     encode: dict[str, Any] = {"function": _encode, "batched": True, "fn_kwargs": given}

@@ -52,7 +52,10 @@ def make_parser() -> CommandParser:
 
 
 def parse(argv) -> argparse.Namespace:
-    """Parse the options. Exit with a message if options do not fit together, or if the folder already has a report."""
+    """
+    Parse the options. Exit with a message if options do not fit together, or if the output folder already has a
+    report.
+    """
     parser = make_parser()
     args = parser.parse_args(argv)
     given = "requested_column" if args.length is None else "length"
@@ -73,7 +76,11 @@ def parse(argv) -> argparse.Namespace:
 
 
 def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list]) -> tuple[str, list[str]]:
-    """Return the name and the texts of the baseline, such as the cut sources. Both are empty if there is none."""
+    """
+    Return the name and the texts of the baseline for ROUGE: the column `--baseline_column`, or else each source, cut
+    at its requested length (or at the highest length of its range). Both are empty if the file has no sources, or if
+    the first unit is the token. `requested` maps a unit to the requested lengths of the rows.
+    """
     unit = args.units[0]
     if args.baseline_column is not None:
         return f"`{args.baseline_column}`", rows.texts(args.baseline_column)
@@ -86,7 +93,10 @@ def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list]
 
 
 def sources_in(args: argparse.Namespace, rows: Rows) -> list[str] | None:
-    """Return a string for each row, the same for equal sources; `None` if the file has no column of sources."""
+    """
+    Return a key for each row, so that rows with equal sources have equal keys. A missing source gets its own key.
+    Return `None` if the file has no column of sources.
+    """
     if args.source_column not in rows.columns:
         return None
     sources = zip(rows.numbers, rows.column(args.source_column), strict=True)

@@ -33,14 +33,19 @@ print(tokenizer.decode(ids[0], skip_special_tokens=True, clean_up_tokenization_s
 
 
 def _copied(folder: Path) -> dict:
-    """Return the fields of the original model's card that are also true for the export, such as the license."""
+    """
+    Return the fields of the model card in `folder` that are also true for the exported model, such as the license.
+    """
     known = ModelCard.load(folder / "README.md").data.to_dict() if (folder / "README.md").is_file() else {}
     names = ("language", "license", "license_name", "license_link", "datasets", "pipeline_tag", "base_model")
     return {name: known[name] for name in names if known.get(name) is not None}
 
 
 def onnx_card(model, folder: str | Path) -> ModelCard:
-    """Build the card of an exported model. Copy fields such as the license from the model's card in `folder`."""
+    """
+    Build the card of an exported model. Copy fields such as the license from the card of the original model in
+    `folder`.
+    """
     folder = Path(folder)
     use = (
         "`onnx/` holds this model for ONNX Runtime, `lenctrl.json` what a program without `hf_lenctrl` needs to keep "
@@ -53,8 +58,9 @@ def onnx_card(model, folder: str | Path) -> ModelCard:
 
 def export(model_folder: str | Path, output_dir: str | Path, quantization: str | None = None) -> Path:
     """
-    Export a model into a new folder, and return the folder. A command that fails leaves no folder. A command that is
-    killed leaves an incomplete export in `_run/`, which the next command for the same folder removes.
+    Export a model into a new folder, and return the folder. `quantization` is the type of the weights, `"float32"`
+    (the default) or `"int8"`. Raise `ValueError` if the folder exists. If the export fails, no folder remains. If the
+    process is killed, an incomplete export remains in `_run/`; the next command for the same folder removes it.
     """
     output_dir = Path(output_dir)
     if output_dir.exists():

@@ -68,8 +68,9 @@ def make_parser() -> CommandParser:
 
 def candidates_of(rows: Rows, column: str | None) -> list[list[str]]:
     """
-    Return the candidates of each row. An empty cell or null means none. A cell of csv holds the list as JSON. Raise
-    `ValueError` if `column` holds something else than a list of texts.
+    Return a list of candidates for each row, from the column `column`. The list is empty if the cell is empty or null,
+    or if `column` is `None`. In csv, a cell holds the list as JSON. Raise `ValueError` if a cell holds anything but a
+    list of texts.
     """
     if column is None:
         return [[] for _ in rows.values]
@@ -88,7 +89,10 @@ def candidates_of(rows: Rows, column: str | None) -> list[list[str]]:
 
 
 def write(requests: list[Request], candidates: list[list[str]], args: Any, file: OutputFile) -> None:
-    """Fit the texts that the output file does not hold yet, and append each block of lines to the file."""
+    """
+    Fit the texts that the output file does not hold yet, and append their lines block by block. `candidates` holds a
+    list of texts for each request. Print how many texts have each origin.
+    """
     unit = None if args.length_unit is None else load_unit(args.length_unit)
     options: dict[str, Any] = {"unit": unit, "constraint": args.length_constraint}
     options |= {"tolerance": args.length_tolerance, "instruction": args.instruction, "num_beams": args.num_beams}

@@ -55,7 +55,10 @@ OWN = """model base_model input_file output_file overwrite length length_column 
 
 
 def length_source(value: str) -> int | tuple | str:
-    """Parse a value of `--length`: a number, a range, a limit such as `bluesky`, `predict`, `source`, `reference`."""
+    """
+    Parse one value of `--length`. Return a number, a range, or one of the words `predict`, `source`, `reference` and
+    the names of limits, such as `bluesky`.
+    """
     if value in ("predict", "source", "reference", *PRESETS):
         return value
     try:
@@ -142,7 +145,11 @@ def parse(argv) -> argparse.Namespace:
 
 
 def load(path: str, dtype: str | None = None, compiled: bool = False, base_model: str | None = None):
-    """Return a model in eval mode and its tokenizer. If `path` is an adapter, `base_model` may name its base."""
+    """
+    Load a model and its tokenizer. The model is in eval mode, on the device of this process. If `compiled` is true,
+    compile its `forward`. If `path` is an adapter, `base_model` may name its base model. Raise `ValueError` if
+    `base_model` is given but `path` is not an adapter.
+    """
     from ..adapters import is_adapter  # `--help` does not need these imports
     from ..conversion import auto_class, tokenizer_of
 
@@ -169,7 +176,10 @@ def models_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the pipeline call. Leave out options that are not set, to keep the model's defaults."""
+    """
+    Return the keyword arguments of the pipeline call. Leave out options that the user did not set, so that the model's
+    defaults apply.
+    """
     options = {name: value for name, value in vars(args).items() if name not in OWN and value is not None}
     if args.length_unit is not None:
         options["length_unit"] = load_unit(args.length_unit)
@@ -189,8 +199,8 @@ def generate(
     model, tokenizer, sources: list[str], lengths: list | str, progress_bar=True, second_limit=None, **options
 ) -> list[dict]:
     """
-    Generate outputs. Return a row for each output, in the order of the sources, with `source`, `requested`, `output`,
-    `length` and `score`. If `num_return_sequences` is above 1, each source has several rows.
+    Generate outputs. Return a dictionary for each output, in the order of the sources, with `source`, `requested`,
+    `output`, `length` and `score`. If `num_return_sequences` is above 1, each source has several outputs.
 
     `lengths` is a list with one length or range for each source, in units. A list of `None` requests the model's
     default. `lengths` may also be `"predict"`, `"source"`, `"reference"` or the name of a limit, such as `"bluesky"`.
@@ -215,7 +225,7 @@ def generate(
 def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, state) -> dict[str, Any]:
     """
     Generate the outputs that the file does not hold yet, block by block. Each process generates a part of a block.
-    Return the model's defaults for the length options.
+    `state` describes the processes, see `processes`. Return the model's defaults for the length options.
     """
     from ..generation import defaults_for
 
@@ -252,7 +262,8 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
 
 def low_file(args: argparse.Namespace, file: OutputFile) -> Path:
     """
-    Return the path of the file of low scores. Raise `ValueError` if this path holds lines that `file` does not have.
+    Return the path of the file for texts with low scores, `<output_file>.low.jsonl`. Raise `ValueError` if this file
+    exists and holds lines that `file` lacks, because the command would delete them.
     """
     path = Path(f"{args.output_file}.low.jsonl")
     if path.exists() and not set(path.read_bytes().splitlines()) <= {encoded(line) for line in file.lines}:
@@ -261,7 +272,9 @@ def low_file(args: argparse.Namespace, file: OutputFile) -> Path:
 
 
 def write_low(requests: list[Request], file: OutputFile, args: argparse.Namespace) -> None:
-    """Write the lines with a score under `--min_score` into the file of low scores."""
+    """
+    Write the lines of `file` with a score under `--min_score` to `<output_file>.low.jsonl`, and print their number.
+    """
     name, path = requests[0].names["score"], low_file(args, file)
     low = [line for line in file.lines if json.loads(line)[name] < args.min_score]
     write_whole(path, "".join(f"{line}\n" for line in low), file.part)
@@ -269,7 +282,11 @@ def write_low(requests: list[Request], file: OutputFile, args: argparse.Namespac
 
 
 def print_figures(requests: list[Request], lines: list[str], args: argparse.Namespace, defaults: dict) -> None:
-    """Print how well the outputs keep their requested lengths. `defaults` may hold the default window of lengths."""
+    """
+    Print metrics of how well the outputs keep their requested lengths: `length_metrics`, or for ranges the share
+    inside the range. `lines` are the output lines. `defaults` are the model's defaults, which may hold a window; this
+    window counts only if the command sets no constraint, window or limit.
+    """
     names, rows = requests[0].names, [json.loads(line) for line in lines]
     count = len(lines) // len(requests)
     requested: list[Any] = [requests[i // count].length or row[names["requested"]] for i, row in enumerate(rows)]

@@ -1,4 +1,4 @@
-"""Identify files by their content, not by their names, so that a resumed command can compare them."""
+"""Identities of files by their content, not by their names, so that a resumed command can compare them."""
 
 import json
 from collections.abc import Mapping
@@ -50,7 +50,10 @@ def identity(name: str | Path, patterns: tuple[str, ...] = WEIGHTS) -> dict[str,
 
 
 def short(value: Any, other: Any = None) -> str:
-    """Return a recorded value as a short text. For a folder, list only the files that differ from `other`."""
+    """
+    Return a recorded value as a short text for a message. A file is shown by its hash. A folder is shown as a list of
+    its files; if `other` is an identity of the folder at another time, only files that differ between both are listed.
+    """
     if not isinstance(value, dict):
         return str(value)
     if "sha256" in value:

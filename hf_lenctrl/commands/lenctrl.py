@@ -61,7 +61,10 @@ def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
 
 
 def _package_of(module: str) -> str:
-    """Return what to install for a missing module: the package's extra `train` if that has it, else the module."""
+    """
+    Return the argument of `pip install` for a missing module: `"hf_lenctrl[train]"` if this extra of the package
+    includes the module, otherwise the name of the module.
+    """
     of_train = [item for item in requires("hf-lenctrl") or [] if "train" in item and item.startswith(module)]
     return '"hf_lenctrl[train]"' if of_train else module
 

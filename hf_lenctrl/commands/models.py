@@ -1,4 +1,4 @@
-"""Build the tokenizer and the model of a run: either from a checkpoint, or new in the shape that the options give."""
+"""Construction of a run's tokenizer and model: either from a checkpoint, or new in the shape of the options."""
 
 import json
 import logging
@@ -62,8 +62,9 @@ def check_options(
     args: ModelArguments, data_args: DataArguments, run_args: RunArguments, specified: Specified
 ) -> None:
     """
-    Raise `ValueError` if an option has no effect, because the run does not use it or the checkpoint fixes it, or if
-    `base_model` already has length control.
+    Raise `ValueError` if the user set an option that has no effect, because the run does not use it or the checkpoint
+    fixes it. Also raise `ValueError` if `base_model` already has length control. `specified` names the options that
+    the user set.
     """
     name, config = _checkpoint(args)
     if name is None and (args.family, True) in CLASSES:  # the baselines of lab/reproduce may have no heads
@@ -102,13 +103,19 @@ def _checkpoint(args: ModelArguments) -> tuple[str | None, Any]:
 
 
 def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None) -> bool:
-    """Return whether the arguments ask for no length control, so that a new run trains a model without it."""
+    """
+    Return whether the arguments request no kind of length control. A new run then trains a model without length
+    control.
+    """
     ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
     return args.length_encoding == "none" and not any(ways)
 
 
 def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specified: Specified) -> None:
-    """Raise `ValueError` if an option of shape or length control differs from the checkpoint and its run's record."""
+    """
+    Raise `ValueError` if the user set an option of the model's shape or of length control that differs from the
+    checkpoint. The value in the record of the checkpoint's run (`_run/run.json`) is accepted too.
+    """
     has: dict[str, Any] = {"family": config.model_type.removeprefix("lenctrl_")}
     for option, fields in _SHAPE.items():
         has[option] = next((getattr(config, field) for field in fields if hasattr(config, field)), None)
@@ -134,9 +141,9 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specifi
 
 def limits(args: ModelArguments, data_args: DataArguments, tokenizer, specified: Specified) -> tuple[int, int]:
     """
-    Return two values: the maximum number of tokens of a source, and of a target. Longer sources are cut, and longer
-    targets are dropped. The defaults are at most the number of positions of the checkpoint. Raise `ValueError` if an
-    argument is above this number.
+    Return two values: the maximum number of tokens of a source, and of a target. Longer sources are cut, and rows with
+    longer targets are dropped. The defaults are at most the number of positions of the checkpoint. Raise `ValueError`
+    if the user set a limit above this number.
     """
     name, config = _checkpoint(args)
     positions = getattr(config, "max_position_embeddings", None)
@@ -153,7 +160,10 @@ def limits(args: ModelArguments, data_args: DataArguments, tokenizer, specified:
 
 
 def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):
-    """Load the tokenizer that the arguments name, or else the run's tokenizer. Train the latter if it is missing."""
+    """
+    Load the tokenizer of the tokenizer or checkpoint that the arguments name. If they name none, load the tokenizer
+    that the run has trained before, or train it now on `texts` (the columns `source` and `target`).
+    """
     name = args.tokenizer_name_or_path or args.model_name_or_path or args.base_model
     if name is not None:
         given = {"src_lang": args.source_language, "tgt_lang": args.target_language}
@@ -183,8 +193,9 @@ def language_id(tokenizer, code: str) -> int:
 def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: Dataset, tokenizer):
     """
     Return two values: the unit of the run, and its length tokens or `None`. Both come from the checkpoint that the run
-    trains further or, if the checkpoint has none, from the arguments. Also set `model_args.length_unit`. Raise
-    `ValueError` if the checkpoint and the argument have different units.
+    trains further. If the checkpoint has none, the unit comes from the arguments, and the length tokens, if requested,
+    are fitted to the training rows. Also set `model_args.length_unit`. Raise `ValueError` if the checkpoint and the
+    argument have different units.
     """
     name = model_args.model_name_or_path
     saved = None if name is None else AutoConfig.from_pretrained(name)
@@ -200,9 +211,9 @@ def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: 
 def build_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None = None) -> Any:
     """
     Build the model of a run. The model starts from a checkpoint without length control (`base_model`), or from a
-    checkpoint to train further (`model_name_or_path`). If there is neither, its weights are random, its shape is from
-    the arguments, and it has `max_positions` positions. If neither the arguments nor the checkpoint have length
-    control, the new model has none either. Raise `ValueError` if the arguments name both checkpoints.
+    checkpoint to train further (`model_name_or_path`). If the arguments name no checkpoint, the weights are random,
+    the shape comes from the arguments, and the model has `max_positions` positions. The model has length control only
+    if the arguments or the checkpoint have it. Raise `ValueError` if the arguments name both checkpoints.
     """
     if args.base_model is not None and args.model_name_or_path is not None:
         raise ValueError("--base_model starts a new run, --model_name_or_path continues one; give one of them")
@@ -228,8 +239,8 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
 
 def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens | None) -> Any:
     """
-    Add the length control of the arguments to a base model, which has none, and return the new model. If the arguments
-    add no length control, return the base model.
+    Add the length control that the arguments describe to a base model without length control, and return the new
+    model. If the arguments describe no length control, return the base model.
     """
     if length_tokens is not None and len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer))
@@ -251,8 +262,8 @@ def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens
 
 def _as_saved(model, args: ModelArguments) -> Any:
     """
-    Set the default constraint of the arguments in the configuration of a loaded model, and return the model, which the
-    run trains further. Raise `ValueError` if the arguments add length control but the model has none.
+    Return a loaded model that the run trains further. If the arguments have a default constraint, save it in the
+    model's configuration. Raise `ValueError` if the arguments request length control but the model has none.
     """
     if not hasattr(model.config, "length_encoding") and not _stays_plain(args):
         holds = f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control"
@@ -280,8 +291,9 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
 
 def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any]:
     """
-    Return configuration fields without the fields of length control: shape and dropout from the arguments, and special
-    token ids and vocabulary size from the tokenizer.
+    Return the configuration fields of a new model, except those of length control. Shape and dropout come from the
+    arguments; special token ids and vocabulary size come from the tokenizer. Raise `ValueError` if a BART model would
+    get separate vocabularies.
     """
     separate = getattr(tokenizer, "separate_vocabs", False)
     if separate and args.family == "bart":
@@ -301,9 +313,10 @@ def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any
 
 def add_length_predictor(model, name: str | None, output_dir, save: bool = True) -> None:
     """
-    Save a length predictor in the model's folder, so that `length="predict"` needs no other folder. The predictor is
-    `name`, or else the predictor in the checkpoint that the run trains further. If there is no predictor, do nothing.
-    Raise `ValueError` if the predictor and the model have different units. If `save` is false, write no files.
+    Save a length predictor in the model's folder and set it in the model's configuration, so that `length="predict"`
+    needs no other folder. `name` is the predictor's folder or Hub name; by default, take the predictor of the
+    checkpoint that the run trains further. If there is no predictor, do nothing. If `save` is false, only set the
+    configuration. Raise `ValueError` if the predictor and the model have different units.
     """
     own, subfolder = getattr(model.config, "length_predictor", None), ""
     if name is None:

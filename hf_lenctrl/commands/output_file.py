@@ -1,4 +1,4 @@
-"""Write files of JSON lines block by block, so that an interrupted command can resume after the complete blocks."""
+"""Files of JSON lines, written block by block, so that an interrupted command resumes after the complete blocks."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,8 +11,8 @@ from .locking import kept
 
 def check_loss(path: str | Path, *inputs: str | Path | None, overwrite: bool = True) -> None:
     """
-    Raise `ValueError` if the output at `path` would replace one of the `inputs`, whatever the spelling of its path, or
-    by a link. If `overwrite` is false, the output may not replace any file.
+    Raise `ValueError` if the output `path` is the same file as one of the `inputs`, also if a link or another spelling
+    of the path leads to it. If `overwrite` is false, raise `ValueError` if `path` exists.
     """
     if not Path(path).exists():
         return
@@ -24,7 +24,10 @@ def check_loss(path: str | Path, *inputs: str | Path | None, overwrite: bool = T
 
 
 def check_begun(path: Path, options_path: Path, options: dict[str, Any], advice: str = "name another") -> None:
-    """Raise `ValueError` if the output at `path` was begun with other options than `options`."""
+    """
+    Raise `ValueError` unless a command with the same `options` began the output `path`. The JSON file `options_path`
+    holds the options of the command that began it. `advice` is a part of the message.
+    """
     before = json.loads(options_path.read_text("utf-8")) if options_path.is_file() else {}
     if points := differences(before, dict.fromkeys(before) | options):
         raise ValueError(
@@ -34,8 +37,8 @@ def check_begun(path: Path, options_path: Path, options: dict[str, Any], advice:
 
 def begin_folder(folder: str | Path, options: Mapping[str, Any], begun: bool) -> None:
     """
-    Save the options on which a folder's files depend, in the `_run/` of the folder. If the folder was `begun` earlier
-    with other options, raise `ValueError`.
+    Make a folder, and save the options on which its files depend in `_run/options.json` inside it. `begun` says
+    whether the folder already has such files; then raise `ValueError` if the saved options differ from `options`.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     own, path = json.loads(json.dumps(options)), kept(folder, "options.json")
@@ -60,9 +63,12 @@ def encoded(text: str) -> bytes:
 
 class OutputFile:
     """
-    An output file of JSON lines; `lines` holds its complete lines. `_run/<file name>.options.json` next to the file
-    holds the options of the command, with hashes of the input and the models. Raises `ValueError` if the file was
-    begun with other options. If `overwrite` is set, the file is begun again instead.
+    An output file of JSON lines. If the file exists, `lines` holds its complete lines, so that a command can resume.
+    `_run/<file name>.options.json` next to the file holds the options of the command that began it, with hashes of the
+    input and the models.
+
+    Raises `ValueError` if the file exists and these options differ from `options`. If `overwrite` is true, ignores the
+    existing lines instead.
     """
 
     def __init__(self, path: str | Path, options: Mapping[str, Any], overwrite: bool | None = None):

@@ -75,7 +75,10 @@ class PredictorArguments:
 
 
 class PredictorTrainer(HubTrainer):
-    """A `HubTrainer` whose model card shows `table`: the figures of each split, like Table 2 of Oka et al. 2020."""
+    """
+    A `HubTrainer` whose model card shows `table`: for each split, the errors of the predictor and of two baselines,
+    like Table 2 of Oka et al. 2020.
+    """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -138,8 +141,9 @@ def new_encoder(args: PredictorArguments, tokenizer, data_args: SplitArguments) 
 
 def measure(splits: DatasetDict, args: PredictorArguments, data_args: SplitArguments) -> DatasetDict:
     """
-    Strip the texts, and add the lengths of targets as `labels` and of sources as `source_length`. Drop rows with an
-    empty text, and, if the unit is tokens, with a target over `max_target_length`.
+    Strip the texts of all splits. Add the length of each target as `labels`, and of each source as `source_length`.
+    Drop rows with an empty text; if the unit is the token, also rows with a target over `max_target_length`. Raise
+    `ValueError` if a split has no row left.
     """
     unit = args.length_unit
     tokenizer = tokenizer_of(args.target_tokenizer) if unit == "token" else None
@@ -178,7 +182,11 @@ def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: SplitArgumen
 
 
 def markdown(table: dict[str, dict]) -> str:
-    """Format `table` as Markdown, like Table 2 of Oka et al. 2020, with the baselines that a predictor must beat."""
+    """
+    Format the metrics of all splits as a Markdown table, like Table 2 of Oka et al. 2020, with a line for each
+    baseline and for the predictor. `table` is `PredictorTrainer.table`: split -> `"source"`, `"mean"` or `"predicted"`
+    -> metrics.
+    """
     heads = ("split", "lengths", "average error", "variance", "correlation", "error ratio", "different lengths")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for split, row in table.items():
@@ -193,19 +201,29 @@ def markdown(table: dict[str, dict]) -> str:
 
 
 def figures_of(found: list[int], lengths: list[int]) -> dict[str, Any]:
-    """Return the figures of Table 2 for the predictions `found`, and the number of `different` lengths in `found`."""
+    """
+    Return the metrics of the predicted lengths `found` against the true `lengths`, see `predictor_figures`. Also
+    return, as `different`, how many different lengths were predicted.
+    """
     return predictor_figures(found, lengths) | {"different": len(set(found))}
 
 
 def baselines(split, config) -> dict[str, dict]:
-    """Return the figures of two baselines: predict each source's length, or the mean training length for every row."""
+    """
+    Return the metrics of two baselines on a split. The baseline `source` predicts the length of each source, and
+    `mean` predicts the mean training length for every row.
+    """
     lengths = split["labels"][:]
     constant = round_lengths(torch.tensor([config.target_mean] * len(lengths))).tolist()
     return {"source": figures_of(split["source_length"][:], lengths), "mean": figures_of(constant, lengths)}
 
 
 def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str, Any]:
-    """Predict the lengths of a split. Return and save the figures, and add them to `trainer.table`."""
+    """
+    Predict the lengths of a split, and measure the predictor and the baselines. `split` holds the texts and lengths,
+    and `tokenized` the same rows as input ids. Save and return the metrics, and add them to `trainer.table`. For the
+    split `test`, also write the predictions to `test_predictions.jsonl`.
+    """
     result = trainer.predict(tokenized, metric_key_prefix=name)
     values = torch.as_tensor(result.predictions)
     predicted = round_lengths(values).tolist()
@@ -228,12 +246,18 @@ def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str,
 
 
 def compute_metrics(result) -> dict[str, float]:
-    """Compute the figures of the rounded predictions. Trainer calls this function."""
+    """
+    Compute `mae`, `variance` and `pearson` of the rounded predictions, see `predictor_figures`. Trainer calls this
+    function.
+    """
     return predictor_figures(round_lengths(torch.as_tensor(result.predictions)).tolist(), result.label_ids.tolist())
 
 
 def main(argv=None) -> dict:
-    """Train and test a predictor. Return the metrics, which are also in `<output_dir>/all_results.json`."""
+    """
+    Train and test a predictor. Return the metrics of the validation and test rows, which are also in
+    `<output_dir>/all_results.json`.
+    """
     classes = (PredictorArguments, SplitArguments, TrainingArguments)
     model_args, data_args, args = parse_arguments(classes, argv, __doc__)
     data_args.max_source_length = data_args.max_source_length or 256

@@ -35,7 +35,7 @@ def processes() -> Any:
 
 
 def gathered(lines: list, state: Any) -> list:
-    """Return the lines of all processes."""
+    """Return the lines of all processes in one list, in every process. `state` comes from `processes`."""
     if state.num_processes == 1:
         return lines
     from accelerate.utils import gather_object

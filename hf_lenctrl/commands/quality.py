@@ -1,4 +1,4 @@
-"""Compare a model with a baseline: the source cut at the length or, in translation, the base model before training."""
+"""Comparison of a model with a baseline: cut sources or, for translation, the base model before training."""
 
 import logging
 
@@ -16,7 +16,10 @@ logger = logging.getLogger("train_seq2seq")
 
 
 def base_figures(sources, references, model_args: ModelArguments, run_args: RunArguments, args, tokenizer) -> dict:
-    """Return BLEU and chrF of the base model (without length control), as `base_bleu` and `base_chrf`."""
+    """
+    Translate the sources by the base model as it was before training, without length control. Return its BLEU and chrF
+    as `base_bleu` and `base_chrf`.
+    """
     assert model_args.base_model is not None
     base = AutoModelForSeq2SeqLM.from_pretrained(model_args.base_model, dtype=torch.float32).to(args.device).eval()
     options: CallOptions = {"num_beams": args.generation_num_beams or 1, "batch_size": args.per_device_eval_batch_size}
@@ -33,9 +36,10 @@ def quality(
     outputs, sources, references, requested: list[int], length: int | None, trainer, data, model_args, run_args
 ) -> dict:
     """
-    Measure the quality of test outputs apart from their lengths. Return the metrics of `text_quality` and of a
-    baseline. The baseline is each source cut at the requested length, measured by ROUGE. For translation, the baseline
-    is the base model without a length, measured only in the test at the lengths of references.
+    Measure the quality of test outputs, apart from their lengths. Return the metrics of `text_quality` and of a
+    baseline. The baseline is each source, cut at its requested length and measured by ROUGE (`lead_rouge1_f1`, ...).
+    For translation, the baseline is the base model without a length. It is measured only in the test at the lengths of
+    the references, in which `length` is `None`.
     """
     found: dict[str, float] = text_quality(outputs)
     if trainer.run.task != "translation":
@@ -49,7 +53,10 @@ def quality(
 
 
 def warn_of_baselines(tests: dict[str, dict], unit: str) -> None:
-    """Log a warning for each test in which the model is worse than its baseline."""
+    """
+    Log a warning for each test in which the model is worse than its baseline. `tests` maps a requested length, or
+    `"reference"`, to metrics.
+    """
     names = {"rouge1_f1": ("lead_rouge1_f1", "the source cut at the length"), "bleu": ("base_bleu", "the base model")}
     for requested, figures in tests.items():
         at = f"{requested} {unit}s" if requested.isdecimal() else "the reference's length"

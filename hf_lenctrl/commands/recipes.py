@@ -1,4 +1,4 @@
-"""Find the YAML recipes of the package by name, and check names of models."""
+"""Functions that find the YAML recipes of the package by name, and check names of models."""
 
 import difflib
 from collections.abc import Iterable
@@ -13,7 +13,10 @@ FOLDER = PACKAGE / "recipes" if (PACKAGE / "recipes").is_dir() else PACKAGE.pare
 
 
 def did_you_mean(word: object, words: Iterable) -> str:
-    """Return a suggestion, `" (did you mean layers?)"`, or an empty string if no word is similar."""
+    """
+    Return a suggestion for a misspelt word, such as `" (did you mean layers?)"`. Return an empty string if none of
+    `words` is similar.
+    """
     near = difflib.get_close_matches(str(word), [str(known) for known in words], n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 
@@ -21,7 +24,7 @@ def did_you_mean(word: object, words: Iterable) -> str:
 def model_name(name: str) -> str:
     """
     Check a model name (a Hub name or a folder) and return the name. Raise `OSError` if the folder does not exist, or
-    if its weights fail `check_shards`.
+    if an index of its weights names a file outside the folder (see `check_shards`).
     """
     path = Path(name)
     is_folder = name.startswith((".", "/", "~")) or name.count("/") > 1

@@ -36,7 +36,10 @@ WRITTEN = (*MODEL_FILES, *CARD, *TESTED, "training_args.bin", "checkpoint-*", *M
 
 
 def decisive_options(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that determine a run's result, as JSON values. Files and models are given by `identity`."""
+    """
+    Return the options that determine a run's result, as JSON values. Replace each file and model by its `identity`.
+    `own` holds the options of this package, and `values` these options and those of Trainer.
+    """
     names = [name for name in own if name not in (*MAY_CHANGE, *AFTER)]
     found = {name: values[name] for name in (*names, *OPTIMISATION, "processes")}
     # a generator named by `target_tokenizer` may be trained further, so only its tokenizer matters; in a data folder
@@ -52,8 +55,8 @@ def decisive_options(own: dict[str, Any], values: dict[str, Any]) -> dict[str, A
 class RunRecord:
     """
     The record of a run in its folder, `args.output_dir`: the options that determine its result, and a log of its
-    starts. `others` are dataclasses with the run's other arguments. Raises `ValueError` if the folder holds a run with
-    other options, or files that this run did not write.
+    starts. `args` are `TrainingArguments`, and `others` are dataclasses with the run's other arguments. Raises
+    `ValueError` if the folder holds a run with other options, or files that this run did not write.
     """
 
     def __init__(self, args, *others):
@@ -87,7 +90,8 @@ class RunRecord:
 
     def _compare(self, saved: dict, steps: int) -> None:
         """
-        Raise `ValueError` if options differ from the `saved` options, or if `max_steps` is below the trained `steps`.
+        Raise `ValueError` if the options of this command differ from the `saved` options, or if `max_steps` is below
+        `steps`, the number of steps that the run has trained.
         """
         before, now, most = dict(saved), dict(self.options), self.changeable["max_steps"]
         if 0 < most < steps:  # a run cannot end before the steps that it has trained
@@ -100,8 +104,8 @@ class RunRecord:
 
     def begin(self, step: int, rows: int) -> None:
         """
-        Log a start of the run at step `step`, on `rows` training rows. Raise `ValueError` if the last start had
-        another number of rows, because a data set on the Hub may change without changing its name.
+        Log a start of the run at step `step`, on `rows` training rows. Raise `ValueError` if the run had another
+        number of rows at its last start, because a data set on the Hub may change without changing its name.
         """
         if self.starts and rows != (before := self.starts[-1]["rows"]):
             raise ValueError(f"{self.folder} was trained on {before} rows, got {rows}; name another --output_dir")
@@ -115,7 +119,10 @@ class RunRecord:
             write_whole(self.path, text, self.path.with_suffix(".part"))
 
     def history(self, state) -> list[str]:
-        """Return the history of a training run that ended in the Trainer state `state`: a text for each start."""
+        """
+        Return a text for each start of the run: its first and last step, and options that changed before it. For the
+        last start, say why the training ended. `state` is the `TrainerState` at the end.
+        """
         whole = state.global_step >= state.max_steps
         why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
         last = f"{state.global_step} ({round(state.epoch or 0.0, 2)} epochs in all): {why}"
@@ -131,7 +138,10 @@ class RunRecord:
 
 @contextmanager
 def begun(args, *others) -> Iterator[RunRecord]:
-    """Lock the folder of a run, check that the run may upload, and yield its `RunRecord`."""
+    """
+    Lock the folder of a run during a `with` block, check that the run may upload, and yield its `RunRecord`. The
+    arguments are those of `RunRecord`.
+    """
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     with locked(args.output_dir, args.should_save):
         check_upload(args)  # the check comes before the command writes any other file

@@ -1,4 +1,4 @@
-"""Read the rows of a user's file: as a `Dataset` for training, or as dictionaries for other commands."""
+"""Readers of the rows of a user's file: as a `Dataset` for training, or as dictionaries for other commands."""
 
 import csv
 import glob
@@ -74,8 +74,8 @@ class Rows:
 
     def keep(self, chosen: Callable[[dict], bool], has: str = "a text") -> None:
         """
-        Keep the rows for which `chosen` returns true, with their row numbers. The attribute `read` remains the number
-        of all rows in the file. Raise `ValueError` if no row is left; `has` says what the rows that are kept have.
+        Keep only the rows for which `chosen` returns true, and their row numbers. The attribute `read` remains the
+        number of all rows in the file. Raise `ValueError` if no row is left; its message says that no row has `has`.
         """
         pairs = [(n, row) for n, row in zip(self.numbers, self.values, strict=True) if chosen(row)]
         if not pairs:
@@ -103,8 +103,9 @@ class Rows:
 
     def lengths(self, name: str, ranges: bool = False) -> list:
         """
-        Return a column of lengths, written as `40`, `40.0` or `"40"`; with `ranges` also ranges, as `[30, 42]`,
-        `"[30, 42]"` or `"30-42"`. Raise `ValueError` if a value is something else.
+        Return a column of lengths as integers. A value may be `40`, `40.0` or `"40"`. If `ranges` is true, a value may
+        also be a range, `[30, 42]`, `"[30, 42]"` or `"30-42"`, which becomes a tuple. Raise `ValueError` if a value is
+        anything else.
         """
         lengths: list = []
         for i, value in zip(self.numbers, self.column(name), strict=True):
@@ -148,8 +149,11 @@ def requests_of(
 ) -> list[Request]:
     """
     Build the requests of rows. If `length_column` is given, each row gives one request, for the length in this column.
-    Otherwise each row gives one request for each of `lengths`. An output adds the columns `requested`, `output`,
-    `length` and the columns in `added`, such as `score`; their names begin with `prefix`.
+    Otherwise each row gives one request for each of `lengths`.
+
+    An output adds the columns `requested`, `output`, `length` and the columns in `added`, such as `score`, to its row.
+    The names of these columns begin with `prefix`. Raise `ValueError` if the rows already have such a column, or if a
+    source is empty.
     """
     path = rows.path
     sources = rows.texts("source" if rows.kind == "txt" else source_column)

@@ -1,4 +1,4 @@
-"""The steps that all training commands share: set-up, private files, training with a Trainer, upload."""
+"""The steps that all training commands share: set-up, training of the tokenizer and the model, upload."""
 
 import logging
 import shutil
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 def set_up(args) -> None:
-    """Set the logging and the seed of a run."""
+    """Set the log levels and the random seeds of a run. `args` are the run's `TrainingArguments`."""
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
     transformers.utils.logging.set_verbosity(args.get_process_log_level())
     logging.getLogger("absl").setLevel(logging.WARNING)  # rouge_score logs its tokenizer at each call
@@ -49,7 +49,10 @@ def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> P
 
 
 def remove_tokenizer(output_dir: str | Path) -> None:
-    """Remove the tokenizer of `trained_tokenizer`. Rename its folder first, so that no incomplete tokenizer stays."""
+    """
+    Remove the tokenizer of `trained_tokenizer`. Rename its folder first, so that a killed command leaves no incomplete
+    tokenizer.
+    """
     folder, part = _tokenizer_of(output_dir)
     if folder.is_dir():
         folder.replace(part)
@@ -59,8 +62,11 @@ def remove_tokenizer(output_dir: str | Path) -> None:
 def fit(trainer, record, on_trained: Callable[[Any], str | None] | None = None) -> tuple[dict[str, float], list[str]]:
     """
     Train a model, or resume an interrupted training, or load the model if its training is finished. Then save the
-    model. Before saving, call `on_trained` with the Trainer; this call may return a sentence for the card. Return two
-    values: the training metrics, which are empty if the run was finished before, and sentences about the history.
+    model. Before saving, call `on_trained` with the Trainer; this call may return a sentence for the card. `record` is
+    the `RunRecord`.
+
+    Return two values: the training metrics (empty if the training was already finished), and sentences about the
+    history of the training.
     """
     args, metrics, done, trained = trainer.args, {}, 0, None
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir)

@@ -79,7 +79,7 @@ def load_data(model_args: ModelArguments, data_args: DataArguments, args, specif
 
 
 def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, data: Data):
-    """Build the model to train, and save its length predictor in the output folder."""
+    """Build the model to train. If there is a length predictor, save it in the output folder."""
     source = data_args.max_source_length
     assert source is not None  # `load_data` has set it
     positions = max(512, source + 1, data_args.max_target_length + 1)
@@ -93,7 +93,10 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
 
 
 def check_before(run_args: RunArguments, args) -> None:
-    """Check before training that what comes after training can work: the metrics and the average of checkpoints."""
+    """
+    Check before training that the later steps can work. Raise `ImportError` or `ValueError` if the metrics cannot be
+    computed, and `ValueError` if options about checkpoints contradict each other. Warn if matplotlib is missing.
+    """
     if run_args.average_checkpoints > 1 and args.load_best_model_at_end:
         raise ValueError("--average_checkpoints takes the mean, --load_best_model_at_end one; leave one of them out")
     if run_args.bleu_tokenizer is not None:
@@ -106,8 +109,8 @@ def check_before(run_args: RunArguments, args) -> None:
 
 def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int | None = None) -> dict[str, Any]:
     """
-    Return `data_collator` and `compute_metrics` for one requested `length`. If `length` is `None`, the requested
-    lengths are the lengths of the references.
+    Return the Trainer's arguments `data_collator` and `compute_metrics` for one requested `length`. If `length` is
+    `None`, the requested lengths are the lengths of the references.
     """
     measures: dict[str, Any] = {"max_bytes": run_args.rouge_max_bytes, "rouge_unit": run_args.rouge_unit}
     measures |= {"bleu_tokenizer": run_args.bleu_tokenizer, "length": length, **window_in(model.config)}
@@ -186,7 +189,10 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
 
 
 def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[str], produced: list[int]) -> None:
-    """Write a line for each row of `test.jsonl`, in the same order. If a row was dropped, write why, and no output."""
+    """
+    Write a line for each row of `test.jsonl`, in the same order. The lists have items only for the rows that were not
+    dropped. For a dropped row, write the reason and no output.
+    """
     tested = iter(zip(requested, outputs, produced, strict=True))
     with path.open("w", encoding="utf-8") as file:
         for i, row in enumerate(data.splits["test"]):
@@ -197,7 +203,10 @@ def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[st
 
 
 def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, history=()) -> TrainingRun:
-    """Return the facts for the model card that are known before the tests: arguments and numbers of rows."""
+    """
+    Collect the facts for the model card that are known before the tests. `rows` maps a split to its number of rows,
+    and `history` holds sentences about the training.
+    """
     settings = {name: getattr(run_args, name) for name in DRAWS}
     settings |= {name: args.to_dict()[name] for name in HYPERPARAMETERS} | {"processes": args.world_size}
     settings |= {name: getattr(run_args, name) for name in ("packing", "r_drop") if getattr(run_args, name)}
@@ -234,8 +243,9 @@ def main(argv=None) -> dict:
 
 def is_causal(given: dict[str, str]) -> bool:
     """
-    Return whether a run trains a causal model. The base model decides. If it is not named or cannot be loaded, the
-    names of the options decide. Raise `ValueError` if options belong to the other kind of model.
+    Return whether a run trains a causal model, not an encoder-decoder. `given` holds the options as raw text, see
+    `given_options`. The model that the options name decides. If they name none, or if it cannot be loaded, the names
+    of the options decide. Raise `ValueError` if there are options for the other kind of model.
     """
     names = [{f.name for cls in classes for f in fields(cls) if f.init} for classes in (CLASSES, CAUSAL)]
     seq2seq, only_causal = (sorted(given.keys() & (own - other)) for own, other in (names, names[::-1]))

@@ -1,1 +1,1 @@
-"""Measure lengths and texts, and report the figures."""
+"""Metrics of lengths and of text quality, and reports on lengths."""

@@ -74,7 +74,10 @@ class _Characters:
 
 
 def rouge_scorer(names: Sequence[str], unit: str = "word", use_stemmer: bool = True):
-    """Build the `RougeScorer` of `rouge_score` for words or characters, see `rouge_metrics`."""
+    """
+    Build the `RougeScorer` of `rouge_score` for the metrics `names`, such as `"rouge1"`. `unit` is `"word"` or
+    `"character"`, see `rouge_metrics`.
+    """
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:
@@ -92,7 +95,8 @@ def _rouge_tokenizer(unit: str, use_stemmer: bool) -> Any:
 
 def _model_average(scores: Sequence[Any], sizes: Sequence[int]) -> tuple[float, float]:
     """
-    Return two values over several references: recall and F1. `sizes` holds the number of n-grams of each reference.
+    Return recall and F1 of one prediction against several references, by the model average (see `rouge_metrics`).
+    `scores` holds the score for each reference, and `sizes` the number of n-grams of each reference.
     """
     if len(scores) == 1:
         return scores[0].recall, scores[0].fmeasure
@@ -115,9 +119,9 @@ def rouge_metrics(
     Args:
         predictions (`Sequence[str]`): Texts.
         references (`Sequence[str]` or `Sequence[Sequence[str]]`): One reference for each prediction, or a list of
-            references, as in DUC 2004. Recall is the number of matches with all references, divided by the number of
-            their n-grams (Lin 2004, eq. 1). This is the model average, the default of ROUGE-1.5.5 (`-f A`), not the
-            score of the best reference (`-f B`).
+            references, as in DUC 2004. With several references, recall is the number of n-grams in all references that
+            match, divided by the number of n-grams in all references (Lin 2004, eq. 1). This is the model average, the
+            default of ROUGE-1.5.5 (`-f A`), not the score of the best reference (`-f B`).
         max_bytes (`int`, *optional*): Cut each prediction to this number of UTF-8 bytes first (75 in DUC 2004), and
             drop a character that is cut in two. References are not cut.
         use_stemmer (`bool`, *optional*, defaults to `True`): Compare Porter stems, like ROUGE-1.5.5 `-m`.
@@ -182,13 +186,16 @@ def build_compute_metrics(
     bleu_tokenizer: str | None = None,
 ) -> Callable:
     """
-    Build the function `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`. From an
-    `EvalPrediction`, `compute_metrics` computes the `length_metrics`, `distinct` (see `distinct_share`), ROUGE (or
-    BLEU and chrF), and a text of the settings. The function warns if nearly all outputs are the same text although the
-    sources differ. To compare the sources, set `include_for_metrics=["inputs"]` in the training arguments. If the
-    inputs are missing, the references are compared instead.
+    Build the function `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`. It takes an
+    `EvalPrediction`, and returns a dictionary with the `length_metrics`, `distinct` (see `distinct_share`), ROUGE (or
+    BLEU and chrF), and `settings`, a text that describes the metrics.
+
+    The function warns if nearly all outputs are the same text although the sources differ. To compare the sources, set
+    `include_for_metrics=["inputs"]` in the training arguments. Otherwise the function compares the references.
 
     Args:
+        tokenizer (`PreTrainedTokenizerBase`): Decodes the outputs and the references.
+        length_unit (`str`): Unit of the lengths, one of `LENGTH_UNITS`.
         length (`int` or `list[int]`, *optional*): The requested length of all examples, or a list with one for each;
             by default the length of each reference.
         tolerance (`int`, `float`, `tuple` or `list`, *optional*): Adds `within`, see `length_metrics`.
@@ -287,8 +294,8 @@ def translation_metrics(
 
 def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:
     """
-    Compute `mae`, `variance` and `pearson` of predicted lengths (Oka et al. 2020, Table 2); `pearson` is `None` if
-    either list is constant.
+    Compare predicted lengths with the lengths of references (Oka et al. 2020, Table 2). Return `mae` and `variance`
+    (see `length_metrics`), and the correlation `pearson`, which is `None` if either list is constant.
     """
     import numpy as np
 

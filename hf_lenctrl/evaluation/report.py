@@ -1,4 +1,4 @@
-"""A report of how well texts keep their requested lengths: figures, tables and a plot."""
+"""A report of how well texts keep their requested lengths: metrics, tables and a plot."""
 
 import html
 import json
@@ -30,22 +30,23 @@ _UNDER, _EXACT, _OVER = "#0072B2", "#009E73", "#D55E00"  # colours of Okabe & It
 @dataclass
 class LengthReport:
     """
-    A report for each unit of how well texts keep their requested lengths.
+    A report of how well texts keep their requested lengths, in one or several units.
 
     Fields:
         units (`dict[str, dict]`): For each unit, a dictionary with the metrics `n` (number of texts), `variance`,
-            `mae`, `exact`, `over`, `within_10_percent` and `distinct` (see `distinct_share`). If there is a window,
-            also `within`; for ranges, `within` in place of `exact`. Shares are 0 to 1. `buckets` lists ranges of
-            requested lengths, each with `low` and `high` (both included) and the same metrics. `worst` lists the texts
-            with the largest differences, each with `index` (from 0), `requested`, `produced` and `text`.
+            `mae`, `exact`, `over`, `within_10_percent` and `distinct` (see `length_metrics` and `distinct_share`). If
+            there is a window, also `within`; if the requested lengths are ranges, `within` instead of `exact`. Shares
+            are 0 to 1. `buckets` lists ranges of requested lengths, each with `low` and `high` (both included) and the
+            same metrics. `worst` lists the texts whose lengths differ most from the requested lengths, each with
+            `index` (from 0), `requested`, `produced` and `text`.
         lengths (`dict[str, tuple[list[int], list[int]]]`): For each unit, the produced lengths and the requested
             lengths.
         rouge (`dict`, *optional*): Result of `rouge_metrics`, and its `settings`. The report shows both.
         baseline (`dict`, *optional*): Result of `rouge_metrics` for a baseline, and the `name` of the baseline.
         text (`dict`, *optional*): Result of `text_quality`.
         sources (`int`, *optional*): Number of different sources, if the sources are known.
-        rows (`dict`, *optional*): Numbers of rows of a file: `read`, and `left_out` of the report; if some of these
-            have no requested length, also `without_length`.
+        rows (`dict`, *optional*): Numbers of rows: `read` (all rows of the file), `left_out` (rows that are not in the
+            report) and, if some of these have no requested length, `without_length`.
     """
 
     units: dict[str, dict[str, Any]]
@@ -131,8 +132,8 @@ def length_report(
     Args:
         predictions (`Sequence[str]`): Texts, without special tokens.
         requested (`Sequence` or `Mapping[str, Sequence]`): One length or range `(lowest, highest)` for each text. For
-            several units, a dictionary with such a list for each unit, `{"character": [...], "word": [...]}`. The
-            requested length of a range is the length in it that is nearest to the text's.
+            several units, a dictionary with such a list for each unit, `{"character": [...], "word": [...]}`. A range
+            counts as the length inside it that is nearest to the length of the text.
         units (`Sequence[str]`): `"token"` and other units with a name, see `count_units`.
         sources (`Sequence`, *optional*): The source of each text, for `distinct` (see `distinct_share`).
         tokenizer (`PreTrainedTokenizerBase`, *optional*): Needed if the units include `"token"`. It encodes each text
@@ -194,7 +195,9 @@ def length_report(
 
 
 def _nearest(length: _Length, produced: int) -> int:
-    """Return the length in a range that is nearest to a produced length; return a length that is no range as it is."""
+    """
+    Return the length in a range that is nearest to a produced length. If `length` is not a range, return it unchanged.
+    """
     return min(max(produced, length[0]), length[1]) if isinstance(length, tuple) else length
 
 
@@ -207,7 +210,10 @@ def _figures(texts, sources, produced: list[int], requested: list[int], ranged: 
 
 
 def _round_width(groups: Callable[[int], int], most: int) -> int:
-    """Return the smallest width of 1, 2, 5, 10, 20, ... that makes at most `most` groups."""
+    """
+    Return the smallest width of 1, 2, 5, 10, 20, ... for which there are at most `most` groups. `groups(width)`
+    returns the number of groups.
+    """
     widths = (step * 10**power for power in count() for step in (1, 2, 5))
     return next(width for width in widths if groups(width) <= most)
 

@@ -18,7 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 class DrawsByExample:
-    """Mixin of a collator whose random numbers depend only on its `seed`, the epoch and the example's ids."""
+    """
+    Mixin for collators that change examples at random. The random numbers of an example depend only on `seed`, the
+    epoch and the example's ids.
+    """
 
     seed: int
 
@@ -41,7 +44,8 @@ class DrawsByExample:
 @dataclass
 class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
     """
-    `DataCollatorForSeq2Seq` that adds `length`, counted from each example's labels.
+    A `DataCollatorForSeq2Seq` that adds `length`, the requested length of each example. By default this is the number
+    of units in the example's labels.
 
     Args:
         length_unit (`str`, *optional*): The name of a unit, such as `"character"`; by default
@@ -53,20 +57,21 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             from relying too much on a predicted length. Only for training: use `LengthControlTrainer`, or call
             `model.train()`.
         overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples that teach how a text ends,
-            drawn again in each epoch. The requested length of such an example is shorter than its target; it is drawn
-            uniformly from half of the target's length upwards. Only tokens after the requested length have labels. In
-            these examples EOS follows only a complete text, so the model learns not to end an unfinished text only
-            because no length remains. Only for training, like `length_noise`; needs `model`.
+            drawn again in each epoch. The requested length of such an example is shorter than its target. It is drawn
+            uniformly from half of the target's length to just below this length. Only tokens after the requested
+            length have labels. In these examples EOS follows only a complete text, so the model learns not to end an
+            unfinished text just because no length remains. Only for training, like `length_noise`; needs `model`.
         no_length_share (`float`, *optional*, defaults to 0.0): Share of the examples that are trained without a
-            length (0), drawn again in each epoch. The model then also learns to work without a length. Only for
-            training; needs a `model` with `length_optional`. An example whose column `keep_length` is true, such as a
-            text written for its length, always has a length. Trainer drops this column unless
+            length (`length` is 0), drawn again in each epoch. The model then also learns to work without a length.
+            Only for training; needs a `model` with `length_optional`. An example whose column `keep_length` is true,
+            such as a text written for its length, always has a length. Trainer drops this column unless
             `remove_unused_columns=False`.
         packing (`tuple[int, int]`, *optional*): The size of a packed row: the numbers of its source tokens and target
             tokens. A packed row holds several pairs of source and target, so that all batches have one shape. The
             examples are the items of `hf_lenctrl.training.packing.PackedRows`, which `LengthControlTrainer` makes.
-            Needs `model`. The batch also has the number of each token's pair in its row, and `length` and `progress`
-            for each target token.
+            Needs `model`. The batch also has `pair_ids` and `decoder_pair_ids`, which number the pairs in a row,
+            `length` for each target token and, if the model uses it, `progress`. See
+            `hf_lenctrl.training.packing.lay_out`.
         seed (`int`, *optional*, defaults to 0): Seed of the random numbers. After `LengthControlTrainer` has called
             `set_epoch`, the numbers of an example depend only on the seed, the epoch and the example's ids. They are
             the same in every batch, worker, process and resumed run. Before the first epoch, PyTorch's generator draws
@@ -76,7 +81,8 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. If the model has no length control,
         there is no `length`.
 
-    If the rows have a column `length` but the argument is not `"column"`, the column is dropped with a warning.
+    If the rows have a column `length` but the argument `length` is not `"column"`, the column is dropped with a
+    warning.
 
     Raises:
         `TypeError`, `ValueError`: if the labels of an example have length 0, if the column `length` lacks a valid
@@ -189,9 +195,10 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
 
     def _overshoot(self, batch, length, sort, where, keeps):
         """
-        Turn some examples into overshoot examples or examples without a length, and return the batch. The random
-        numbers `sort (B,)` choose these examples, and `where (B,)` the lengths of overshoot examples. `keeps (B,)`
-        says which examples keep a length.
+        Turn some examples into overshoot examples or examples without a length, and return the batch. All arguments
+        but `batch` have the shape `(batch_size,)`: `length` (lengths of the targets), `sort` (random numbers that
+        choose these examples), `where` (random numbers that choose the requested lengths of overshoot examples),
+        `keeps` (whether an example always has a length).
         """
         over = (sort < self.overshoot_share) & (length > 1)  # (B,)
         without = (sort >= self.overshoot_share) & (sort < self.overshoot_share + self.no_length_share) & ~keeps
@@ -208,10 +215,13 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
 @dataclass
 class DataCollatorForAnswers(DrawsByExample, DataCollatorForSeq2Seq):
     """
-    A collator for training a causal model. It adds `progress` and `length` of each answer to the parent's batch.
+    A collator for training a causal model. It adds two tensors to the parent's batch: `length`, the requested length
+    of each answer, `(batch_size,)`, and `progress`, the units of the answer up to each token,
+    `(batch_size, sequence_length)`; see `answer_progress`. `table` is the unit table.
 
-    A share of the rows, `overshoot_share`, has a requested length shorter than the answer, and labels only after that
-    length. Another share, `no_length_share`, has no length. See `DataCollatorForLengthControl`. The random numbers
+    The requested length is the length of the answer, with two exceptions, drawn again in each epoch. In a share
+    `overshoot_share` of the rows, it is shorter than the answer, and only tokens after this length have labels. A
+    share `no_length_share` of the rows has no length (0). See `DataCollatorForLengthControl`. The random numbers
     depend only on `seed`, the epoch and the row, so a resumed run has the same batches.
 
     `length_from` is the end-of-thoughts marker: a text such as `"</think>"`, or its ids. If a row has the marker, the

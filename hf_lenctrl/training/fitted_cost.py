@@ -38,7 +38,7 @@ class FittedCost:
     other: int
 
     def __call__(self, text: str) -> int:
-        """Return the units of a text."""
+        """Return the speaking time of a text in units."""
         return sum(map(self._units, text))
 
     def seconds(self, text: str) -> float:
@@ -51,7 +51,7 @@ class FittedCost:
         return self.characters.get(character.lower(), of_class)
 
     def save(self, path: str | Path) -> None:
-        """Write the costs as JSON."""
+        """Write the costs as JSON to a file, which `load_cost` reads."""
         text = json.dumps({"kind": "hf_lenctrl cost", **asdict(self)}, ensure_ascii=False, indent=1)
         Path(path).write_text(text + "\n", encoding="utf-8")
 
@@ -111,8 +111,8 @@ def fit_cost(texts: Sequence[str], seconds: Sequence[float]) -> FittedCost:
 
 def _whole_costs(counts: np.ndarray, units: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """
-    Return the integer costs `(C,)` of characters or classes, fitted to T texts. `counts (T, C)` says how often they
-    are in each text, `units (T,)` is the time of each text. A penalty pulls the costs to `prior (C,)`.
+    Fit the integer costs `(C,)` of C characters or classes to T texts. `counts (T, C)` says how often each of them
+    occurs in each text, and `units (T,)` is the speaking time of each text. A penalty pulls the costs to `prior (C,)`.
     """
     gram = counts.T @ counts + PRIOR * np.eye(len(prior))
     target = counts.T @ units + PRIOR * prior
@@ -133,10 +133,10 @@ def _class_of(character: str) -> str:
 
 def load_cost(path: str | Path) -> FittedCost:
     """
-    Load a cost that `lenctrl fit-cost` or `FittedCost.save` wrote.
+    Load the costs of characters from a file that `lenctrl fit-cost` or `FittedCost.save` wrote.
 
     Raises:
-        `ValueError`: if the file holds no such cost.
+        `ValueError`: if the file holds anything else.
     """
     found = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(found, dict) or found.pop("kind", None) != "hf_lenctrl cost":

@@ -14,17 +14,18 @@ def initialize_weights(model: PreTrainedModel) -> None:
     """
     Initialize the weights of a new BART- or Marian-style model, in place, before training from scratch.
 
-    The classes of Transformers draw every weight from N(0, 0.02), which suits pretrained models of width 1,024. In a
-    small model, layers with such weights pass on almost nothing of the source. Then a length-controlled decoder learns
-    to count long before it reads the source, and all outputs are similar. Here the standard deviation depends on the
-    width:
+    The classes of Transformers draw every weight from N(0, 0.02), a normal distribution with the standard deviation
+    0.02, which suits pretrained models of width 1,024. In a small model, layers with such weights pass on almost
+    nothing of the source. Then a length-controlled decoder learns to count long before it reads the source, and all
+    outputs are similar. Here the standard deviation depends on the width:
 
-    - linear layers: Xavier (Glorot & Bengio 2010). Queries, keys and values count as one matrix, so their standard
-      deviation is `1 / sqrt(2 * d_model)`, as in the code of Vaswani et al. (2017) and of Takase & Okazaki (2019).
+    - linear layers: Xavier (Glorot & Bengio 2010). The projections of queries, keys and values count as one matrix, so
+      their standard deviation is `1 / sqrt(2 * d_model)`, as in the code of Vaswani et al. (2017) and of Takase &
+      Okazaki (2019).
     - source embeddings: N(0, 1 / sqrt(d_model)), which is N(0, 1) after `scale_embedding` (Vaswani et al. 2017,
       section 3.4).
-    - target embeddings, if the decoder has its own vocabulary: half of this deviation. Larger embeddings would be too
-      large next to the length encoding, whose root mean square is 0.7.
+    - target embeddings, if the decoder has its own vocabulary: half of the deviation of source embeddings. Larger
+      embeddings would be too large next to the length encoding, whose root mean square is 0.7.
     - learned lengths (`length_encoding="learned"`): as large as the target embeddings after `scale_embedding`.
 
     Biases stay 0, the weights of layer norms stay 1, and `length_projection` and `length_out` stay 0. T5-style models

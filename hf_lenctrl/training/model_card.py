@@ -48,8 +48,8 @@ class TrainingRun:
 
     def save_picture(self, path: str | Path, unit: str, tokenizer=None) -> bool:
         """
-        Plot the produced against the requested lengths of `outputs` into a file, if there are outputs. Return whether
-        there are outputs. Raise `ImportError` if matplotlib is missing.
+        Plot the produced lengths of `outputs` against their requested lengths, into the file `path`. If there are no
+        outputs, write no file. Return whether there are outputs. Raise `ImportError` if matplotlib is missing.
         """
         texts = [text for written in self.outputs.values() for text in written]
         if texts:
@@ -61,8 +61,9 @@ class TrainingRun:
 
 def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, revision: str | None = None):
     """
-    Build the `huggingface_hub.ModelCard` of a run. Its `.data.eval_results` holds the test metrics. For `name` and
-    `revision` see `hf_lenctrl.card.usage`. If `picture` is true, the card shows the file `report.png` in its folder.
+    Build the `huggingface_hub.ModelCard` of a run. Its `.data.eval_results` holds the test metrics. For `name` (of the
+    model) and `revision` (its branch on the Hub) see `hf_lenctrl.card.usage`. If `picture` is true, the card shows the
+    file `report.png`, which must be in the same folder.
     """
     from huggingface_hub import EvalResult, ModelCardData
 

@@ -1,4 +1,4 @@
-"""Pack pairs of source and target into one row, so that all batches have one shape and little padding."""
+"""Packing of several pairs of source and target into one row: all batches have one shape and little padding."""
 
 import random
 from typing import Any
@@ -13,8 +13,8 @@ ATTENTION = ("sdpa", "eager")  # other implementations accept no mask of pairs
 
 class PackedRows(Dataset):
     """
-    A dataset of packed rows. Each item is a list of the pairs (source and target) of a row.
-    `DataCollatorForLengthControl(packing=...)` puts these pairs into the row.
+    A dataset of packed rows. Each item is a list with the pairs (source and target) of one row.
+    `DataCollatorForLengthControl(packing=...)` makes the row from these pairs.
 
     Args:
         pairs: A map-style dataset with `input_ids` and `labels`.
@@ -57,8 +57,9 @@ def _sizes(pairs: Any, packing: tuple[int, int]) -> list[tuple[int, int]]:
 
 def _plan(sizes: list[tuple[int, int]], packing: tuple[int, int], seed: int) -> list[list[int]]:
     """
-    Return the rows as lists of pair indices. Take the pairs in random order. Put each pair into the first open row
-    that has room. At most `OPEN` rows are open; to open another row, close the fullest row.
+    Return the rows as lists of pair indices. Take the pairs in random order, and put each pair into the first open row
+    with enough room. At most `OPEN` rows are open at a time: if a pair needs a new row, close the fullest open row
+    first.
     """
     order = list(range(len(sizes)))
     random.Random(seed).shuffle(order)
@@ -107,16 +108,17 @@ def lay_out(batch: Any, sizes: list[int], counts: torch.Tensor, packing: tuple[i
     Lay out a batch of N pairs as B packed rows. Row `i` holds the next `sizes[i]` pairs.
 
     Args:
-        batch: `input_ids` and `attention_mask`, `(N, sources)`, and other columns, `(N, targets)`. A column with one
-            value for each pair has the shape `(N,)`.
+        batch: The padded pairs: `input_ids` and `attention_mask`, `(N, source_length)`, and columns for the target,
+            `(N, target_length)`, or `(N,)` with one value for each pair.
         sizes (`list[int]`): Number of pairs in each row.
         counts (`torch.LongTensor` of shape `(N,)`): Number of target tokens of each pair.
         packing (`tuple[int, int]`): Numbers of source and target positions of a row.
         fill: The padding value of each column.
 
     Returns:
-        `input_ids` and `pair_ids`, `(B, packing[0])`; the other columns and `decoder_pair_ids`, `(B, packing[1])`. The
-        pair ids are the number of each token's pair in its row, from 1; 0 is padding.
+        A dictionary: `input_ids` and `pair_ids`, `(B, packing[0])`; the columns for the target and `decoder_pair_ids`,
+        `(B, packing[1])`. The pair id of a token says to which pair of the row the token belongs: 1 is the first pair,
+        and 0 is padding.
     """
     row = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))  # (N,)
     number = torch.cat([torch.arange(1, size + 1) for size in sizes])  # (N,)

@@ -10,21 +10,21 @@ from ..lengths import check_length
 
 def length_reward(unit: str | Unit | Callable[[str], int] = "character") -> Callable[..., list[float]]:
     """
-    Return a reward function for the trainers of TRL, such as `GRPOTrainer`, that compares the length of each answer
-    with the column `length` of the data set.
+    Return a reward function for the trainers of TRL, such as `GRPOTrainer`. The function compares the length of each
+    answer with the column `length` of the data set.
 
     The column holds a length, or a pair of the lowest and the highest length: `[1, 40]` means at most 40. An answer of
-    an allowed length gets 1. For another answer, the reward is the ratio of its length and the nearest allowed length,
-    the smaller divided by the larger: half or double the length gets 0.5, an empty answer gets 0. This rule is our
-    own.
+    an allowed length gets 1. Otherwise take the answer's length and the nearest allowed length, and divide the smaller
+    by the larger: half or double the length gets 0.5, and an empty answer gets 0. This rule is our own.
 
     Args:
         unit (`str`, `Unit` or function, *optional*, defaults to `"character"`): A unit of a text, see `count_units`,
             or a function that counts the units of a text.
 
     Returns:
-        A function of the columns that TRL passes: `length` and `completions`, which are texts, or lists of chat
-        messages whose last message is counted. It returns a reward from 0 to 1 for each completion.
+        A function that returns a reward from 0 to 1 for each completion. TRL calls it with `completions` and the
+        column `length`. A completion is a text, or a list of chat messages; of a list, only the last message is
+        counted.
 
     Raises:
         `ValueError`: if the unit is unknown. The returned function raises it if a row has no `length` of at least 1.
@@ -48,7 +48,10 @@ def length_reward(unit: str | Unit | Callable[[str], int] = "character") -> Call
 def length_rewards(
     count: Callable[[str], int], completions: Sequence, length: Sequence | None = None, **columns: Any
 ) -> list[float]:
-    """Return the reward of each completion, see `length_reward`."""
+    """
+    Return the reward of each completion, see `length_reward`. `count` counts the units of a text. `columns` are other
+    arguments of TRL, which are ignored. Raise `ValueError` if there is no column `length`.
+    """
     if length is None:
         raise ValueError("length_reward needs a column 'length' in the data set; add the length of each row")
     rewards = []

@@ -1,4 +1,4 @@
-"""Train a `MarianTokenizer` on the user's own text."""
+"""Training of a `MarianTokenizer` on the user's own text."""
 
 import io
 import itertools
@@ -38,9 +38,9 @@ def train_marian_tokenizer(
         vocab_size (`int`, *optional*, defaults to 16,000): Maximum number of subwords, special tokens included. A
             small text gives fewer.
         target_vocabulary (`str`, *optional*, defaults to `"character"`): `"character"` splits sources into subwords
-            and targets into characters, with two vocabularies (Takase & Okazaki 2019, section 3.1). `"joined"` does
-            the same with one vocabulary, as in the authors' code, so that a model can share its embeddings.
-            `"shared"` splits sources and targets into the same subwords.
+            and targets into characters, with two vocabularies (Takase & Okazaki 2019, section 3.1). `"joined"` splits
+            in the same way but has one vocabulary, as in the authors' code, so that encoder and decoder can share
+            embeddings. `"shared"` splits sources and targets into the same subwords.
         character_coverage (`float`, *optional*, defaults to 1.0): Share of the text's characters that the vocabulary
             covers; 0.9995 suits Japanese and Chinese.
         byte_fallback (`bool`, *optional*, defaults to `False`): In texts that are split into subwords, encode unknown
@@ -48,7 +48,7 @@ def train_marian_tokenizer(
         model_max_length (`int`, *optional*, defaults to 512): Maximum number of tokens of a source.
 
     Returns:
-        `MarianTokenizer`, with `separate_vocabs=True` for `"character"`.
+        `MarianTokenizer`, with `separate_vocabs=True` if `target_vocabulary` is `"character"`.
 
     Raises:
         `ValueError`: if `target_vocabulary` is unknown, or if there is no text.
@@ -109,7 +109,10 @@ def _train(texts: Iterable[str], **options) -> bytes:
 
 
 def _vocabulary(*spms: bytes) -> dict[str, int]:
-    """Build a vocabulary of the special tokens and the pieces of the SentencePiece models. Each piece has one id."""
+    """
+    Return the vocabulary of the special tokens and of all pieces of the SentencePiece models. A piece in several
+    models has one id.
+    """
     models = [sentencepiece.SentencePieceProcessor(model_proto=spm) for spm in spms]
     numbered = ((model, i) for model in models for i in range(1, model.get_piece_size()))  # piece 0 is <unk>
     pieces = dict.fromkeys(model.id_to_piece(i) for model, i in numbered)

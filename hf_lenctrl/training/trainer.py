@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 def range_of(lengths: Sequence[int]) -> dict[str, int]:
     """
-    Return percentiles and the maximum of target lengths, for `trained_lengths` of the configuration.
+    Return the 1st, 50th and 99th percentile and the maximum of target lengths, for the field `trained_lengths` of a
+    configuration.
 
     Example:
 
@@ -42,13 +43,14 @@ def range_of(lengths: Sequence[int]) -> dict[str, int]:
 
 class ResumableTrainer(HubTrainer):
     """
-    `Trainer` whose training batches come from `train_collator`. Evaluation uses `data_collator`, which is also the
-    default of `train_collator`. A resumed run has the same batches as an uninterrupted run. The learning rate of the
-    length projection, the new layer of a pretrained model, is multiplied by `projection_lr_factor`.
+    A `Trainer` with a separate collator for training. Training batches come from `train_collator`, and evaluation
+    batches from `data_collator`; `train_collator` defaults to `data_collator`. A resumed run has the same batches as
+    an uninterrupted run. The learning rate of the length projection, a layer that length control adds to a pretrained
+    model, is multiplied by `projection_lr_factor`.
 
     If `run` (`hf_lenctrl.training.model_card.TrainingRun`) is set, the model card describes this run. If
     `weights_dtype` is `"float16"` or `"bfloat16"`, the final trained weights are rounded to this type and saved in it;
-    the model still computes in its own type. An adapter is saved together with its length control.
+    the model in memory keeps its own type. An adapter is saved together with its length control.
     """
 
     def __init__(
@@ -177,9 +179,10 @@ class ResumableTrainer(HubTrainer):
 
 class AnswerTrainer(ResumableTrainer):
     """
-    A `ResumableTrainer` for causal models. In training the model computes logits only in the columns where a row has a
-    label, because the logits of long prompts would take most of the memory. The loss is the same. A model that cannot
-    do this computes all logits.
+    A `ResumableTrainer` for causal models. In training, the model computes logits only at positions (columns of the
+    batch) where at least one row predicts a label. The loss is the same, but the logits of long prompts take no
+    memory. The model computes all logits if it does not support this (see `computes_columns`), or with label smoothing
+    or a loss function of the user.
     """
 
     def __init__(self, model=None, *args, **kwargs):
@@ -199,8 +202,8 @@ class AnswerTrainer(ResumableTrainer):
 @torch.no_grad()
 def computes_columns(model: Any) -> bool:
     """
-    Return whether a causal model can compute the loss from some columns only. The model must take the columns as
-    `logits_to_keep`, and their labels as `shift_labels`.
+    Return whether a causal model can compute the loss from the logits of some positions only. Test this with a small
+    batch: the model must take the positions as `logits_to_keep`, and their labels as `shift_labels`.
     """
     plain = model.get_base_model() if hasattr(model, "peft_config") else model
     plain = getattr(plain, "language_model", plain)
@@ -216,8 +219,8 @@ def computes_columns(model: Any) -> bool:
 
 class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
     """
-    A `Seq2SeqTrainer` with the features of `ResumableTrainer`. The random changes of its collator, such as noise on
-    the lengths, apply only to training batches, and differ in each epoch.
+    A `Seq2SeqTrainer` with the features of `ResumableTrainer`. The collator's random changes of examples, such as
+    noise on the lengths, apply only to training batches, and differ in each epoch.
 
     `data_collator` builds the batches; the default is a `DataCollatorForLengthControl`. Evaluation uses a copy of this
     collator, with `length_noise`, `overshoot_share`, `no_length_share` and `packing` switched off. If `train_collator`
@@ -228,7 +231,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
 
     If `r_drop` is above 0, the model runs twice on each training batch, with different dropout. The loss then includes
     `r_drop` times the KL divergence of the two outputs. The divergence is a mean over tokens and over both directions
-    (Liang et al. 2021; their alpha is twice as large).
+    (Liang et al. 2021; their weight alpha equals `2 * r_drop`).
     """
 
     def __init__(

@@ -51,8 +51,9 @@ def hide_token(args) -> None:
 
 def check_upload(args) -> None:
     """
-    Test before training that an upload is allowed. The test commits a file, because `create_repo` also accepts a
-    repository of another user. Raise `OSError` if the test fails.
+    Test before training that an upload is allowed, if `push_to_hub` is set. The test makes the repository and commits
+    a `.gitignore`, because `create_repo` alone also accepts an existing repository of another user. Raise `OSError` if
+    the test fails.
     """
     if not args.push_to_hub or args.process_index != 0:
         return
