@@ -240,12 +240,15 @@ def generate_within(
 def _longest(options: _Options, before: int) -> float:
     """
     Return the limit, in positions, at which `generate` cuts outputs; infinity if there is no limit. `before` is the
-    number of positions before the output, which is added to the argument `max_new_tokens`.
+    number of positions before the output, which is added to `max_new_tokens`.
     """
-    arguments, config = options.arguments, options.arguments.get("generation_config")
-    new = arguments.get("max_new_tokens")
-    most = arguments.get("max_length") if new is None else before + new
-    return most or getattr(config, "max_length", None) or getattr(config, "max_new_tokens", None) or math.inf
+    config = options.arguments.get("generation_config")
+    for given in (options.arguments, {} if config is None else config.to_dict()):
+        if new := given.get("max_new_tokens"):  # as in transformers, it has precedence over `max_length`
+            return before + new
+        if most := given.get("max_length"):
+            return most
+    return math.inf
 
 
 def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target) -> torch.Tensor:

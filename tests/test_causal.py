@@ -8,10 +8,18 @@ from conftest import given_to
 from huggingface_hub.errors import StrictDataclassClassValidationError
 from tokenizers import ByteLevelBPETokenizer
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast, StaticCache
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    DynamicCache,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    StaticCache,
+)
 from transformers.generation import BaseStreamer
 
 import hf_lenctrl
+from hf_lenctrl import bounded_generation
 
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "initializer_range": 0.3}
@@ -331,3 +339,13 @@ def test_what_cannot_be_is_refused(call, words):
     _, model = build("llama")
     with pytest.raises((ValueError, StrictDataclassClassValidationError), match=words):
         call(model, torch.tensor([[5]]))
+
+
+@pytest.mark.parametrize("is_configured", [False, True])
+def test_a_limit_of_new_tokens_counts_without_the_prompt(caplog, monkeypatch, is_configured):
+    model, ids = build("llama")[1], make_tokenizer()(PROMPTS[:1], return_tensors="pt")
+    limit = {"max_new_tokens": 3}
+    config = GenerationConfig(**limit, eos_token_id=1, pad_token_id=2)
+    monkeypatch.setattr(bounded_generation, "_SAID", set())
+    model.generate(**ids, **({"generation_config": config} if is_configured else limit), length=40)
+    assert f"cut at {ids['input_ids'].shape[1] + 3} tokens" in caplog.text

@@ -12,14 +12,15 @@ from conftest import save_in
 from hub_server import Hub, Worker
 from recipe_runs import ROOT, as_options, files_of, load_script, read_rows, write_rows
 from safetensors.torch import load_file
-from test_causal import make_tokenizer
+from test_causal import build_plain, make_tokenizer
 from test_report import table_rows
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoTokenizer, BartConfig, LlamaConfig, TrainingArguments
 
 import hf_lenctrl
 from hf_lenctrl.commands import causal, train
 from hf_lenctrl.commands.answer_rows import encode, load_answers
 from hf_lenctrl.training.collator import DataCollatorForAnswers
+from hf_lenctrl.training.trainer import computes_columns
 
 
 RECIPES = ROOT / "recipes"
@@ -118,6 +119,40 @@ def test_an_adapter_is_trained_further(runs, tmp_path):
         run("refused", *more, "--length_encoding", "lrpe")
     with pytest.raises(ValueError, match="has a rank already, got lora_r=4"):
         run("refused", *more, "--lora_r", "4")
+
+
+def test_an_adapter_without_a_length_is_trained_further(runs, tmp_path):
+    plain = ["--length_encoding", "none", "--no_length_share", "0", "--overshoot_share", "0", "--max_steps", "2"]
+    for name, options in (("first", ["--lora_r", "2"]), ("more", ["--adapter", str(tmp_path / "first")])):
+        train.main([str(runs / "small.yaml"), *plain, *options, "--output_dir", str(tmp_path / name)])
+    first, more = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("first", "more"))
+    assert first.keys() == more.keys() and not torch.equal(*(list(own.values())[0] for own in (first, more)))
+
+
+@pytest.mark.parametrize("length", [True, False])
+def test_training_computes_the_logits_of_answers_only(runs, tmp_path, length):
+    none = [] if length else ["--length_encoding", "none", "--no_length_share", "0", "--overshoot_share", "0"]
+    options, args = causal.parse([str(runs / "small.yaml"), *none, "--output_dir", str(tmp_path / "run")])
+    trainer = causal.make_trainer(options, args, causal.load_tokenizer(options))
+    inner = getattr(trainer.model, "language_model", trainer.model)
+    columns, hook = [], inner.lm_head.register_forward_hook(lambda *given: columns.append(given[2].shape[1]))
+    batch = next(iter(trainer.get_train_dataloader()))
+    labels, losses = batch["labels"], []
+    trainer.model.train()
+    for short in (trainer._short, False):
+        trainer._short = short
+        losses.append(trainer.compute_loss(trainer.model, dict(batch), num_items_in_batch=(labels != -100).sum()))
+    hook.remove()
+    assert columns == [int((labels[:, 1:] != -100).any(dim=0).sum()), labels.shape[1]] and columns[0] < columns[1]
+    torch.testing.assert_close(*losses)
+
+
+@pytest.mark.parametrize("family, is_able", [("llama", True), ("gpt2", True), ("bart", False)])
+def test_a_loss_that_takes_no_columns_gets_all_logits(family, is_able):
+    small = {"d_model": 16, "decoder_layers": 1, "decoder_ffn_dim": 16, "decoder_attention_heads": 2}
+    small |= {"vocab_size": 20, "is_decoder": True, "is_encoder_decoder": False}
+    bart = AutoModelForCausalLM.from_config(BartConfig(**small)) if family == "bart" else None
+    assert computes_columns(bart or build_plain(family)) is is_able
 
 
 def test_a_chat_trains_on_what_the_assistant_says():

@@ -157,11 +157,12 @@ def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Datas
     """
     model = load_adapter(options.adapter, plain, merge=False, is_trainable=True)
     control = model.get_base_model()
-    for name in ("length_encoding", "length_unit"):
+    for name in ["length_encoding"] + ["length_unit"] * (options.length_encoding != "none"):
         own, given = getattr(control.config, name, "none"), getattr(options, name)
         if own != given:
             raise ValueError(f"the adapter {options.adapter} has {name}={own}, got {given}; give {name}={own}")
-    _prepare(control, options, tokenizer, rows)
+    if options.length_encoding != "none":
+        _prepare(control, options, tokenizer, rows)
     for weight in model.parameters():
         if weight.requires_grad:
             weight.data = weight.data.float()

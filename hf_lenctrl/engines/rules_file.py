@@ -22,7 +22,7 @@ def describe(model) -> dict[str, Any]:
     dictionary for JSON. `docs/onnx.md` explains each item.
 
     Vocabulary entries that behave equally in all states of the table share a class, so thousands of entries need only
-    some dozens of classes. `None` means infinity, such as the cost of a forbidden entry.
+    classes of entries. `None` means infinity, such as the cost of a forbidden entry.
 
     Args:
         model (`PreTrainedModel`): A model with a filled unit table.
