@@ -21,8 +21,8 @@ def describe(model) -> dict[str, Any]:
     Return the unit table (which counts the units of token ids) and the rules of a length-controlled model as a
     dictionary for JSON. `docs/onnx.md` explains each item.
 
-    Vocabulary entries that behave equally in all states of the table share a class, so thousands of entries need only
-    classes of entries. `None` means infinity, such as the cost of a forbidden entry.
+    Vocabulary entries that behave equally in all states of the table share a class, so there are far fewer
+    classes than entries. `None` means infinity, such as the cost of a forbidden entry.
 
     Args:
         model (`PreTrainedModel`): A model with a filled unit table.

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from ..length_units import UnitTable
+from ..length_units import COST, UnitTable, count_texts
 from .chats import Prompt
-from .ranking import ChoiceConfig, Pair, choose, rerank
+from .edits import Edits, reword
+from .ranking import ChoiceConfig, Pair, add_scores, choose, rerank
 from .request import Call, Request
 from .search import SearchByLength
 
@@ -171,6 +172,7 @@ class Choice(Single):
 
     config: ChoiceConfig
     search: SearchByLength
+    edits: Edits | None = None
     natural: dict[int, Job] = field(default_factory=dict, init=False)  # place of a source -> job of its natural text
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
@@ -268,11 +270,47 @@ class Choice(Single):
             for request, pool in zip(requests, self._pools(requests, jobs), strict=True)
         ]
         sources: dict[int, Prompt] = {request.place: request.source for request in requests}
-        best = choose(model, tokenizer, [list(pool) for pool in pools], natural, plain, sources)
+        given = (natural, plain, sources)
+        best = choose(model, tokenizer, [list(pool) for pool in pools], *given)
+        if self.edits is not None and self.call.unit != COST:
+            self._add_edited(self.edits, pools, best, requests, jobs, model, tokenizer, plain)
+            best = choose(model, tokenizer, [list(pool) for pool in pools], *given)
         return [
             pool[pair] | {"requested_length": request.requested, "score": plain[pair]}
             for request, pool, pair in zip(requests, pools, best, strict=True)
         ]
+
+    def _add_edited(
+        self, edits: Edits, pools, best, requests, jobs, model, tokenizer, plain: dict[Pair, float]
+    ) -> None:
+        """
+        Add edited candidates to each pool in `pools` whose best candidate (in `best`) has a score below `edit_below`
+        and is not the natural text. Add their scores to `plain`.
+        """
+        natural = {(place, job.candidates[0].text) for place, job in self.natural.items()}
+        starts: dict[int, dict[str, float]] = {}  # place -> texts to edit, with their scores
+        searched = {job.request.place for job in jobs if job.search is not None}  # too many lengths to edit each
+        low = [
+            k
+            for k, pair in enumerate(best)
+            if plain[pair] < self.config.edit_below and pair not in natural and pair[0] not in searched
+        ]
+        for job in jobs:
+            starts.setdefault(job.request.place, {}).update({each.text: 0.0 for each in job.candidates})
+        sources = {requests[k].place: requests[k].source for k in low}
+        add_scores(model, tokenizer, [(place, text) for place in sources for text in starts[place]], plain, sources)
+
+        def count(texts: list[str]) -> list[int]:
+            return count_texts(tokenizer, texts, self.call.unit, target=True)
+
+        for k in low:
+            place, low_end, high = requests[k].place, max(1, requests[k].low), requests[k].high
+            scores = {text: plain[place, text] for text in starts[place]}
+            found = reword(model, tokenizer, requests[k].source, edits, scores, count, low_end, high)
+            for text, length in zip(found, count(list(found)), strict=True):
+                output = {"generated_text": text, "length": length, "length_unit": str(self.call.unit)}
+                pools[k].setdefault((place, text), output)
+                plain[place, text] = found[text]
 
 
 def _with_score(candidate: Candidate) -> dict[str, Any]:
@@ -335,7 +373,7 @@ def batches(jobs: Sequence[Job], plan: Single, call: Call, sizes: dict[int, int]
         yield batch
 
 
-def plan_of(call: Call, model, tokenizer, table: UnitTable) -> Single:
+def plan_of(call: Call, model, tokenizer, table: UnitTable, edits: Edits | None = None) -> Single:
     """
     Return the plan of a pipeline call: a `Choice` if `choose` is set, an `NBest` if a request needs several
     candidates, otherwise a `Single`. `table` is the unit table of the requested unit.
@@ -344,5 +382,5 @@ def plan_of(call: Call, model, tokenizer, table: UnitTable) -> Single:
         config = ChoiceConfig.of(model.config)
         marks = [tokenizer(text_target=text, add_special_tokens=False)["input_ids"][-1] for text in ("a.", "a?", "a!")]
         search = SearchByLength(table, config.shared_beams, marks=marks, branches=config.branches)
-        return Choice(call, config, search)
+        return Choice(call, config, search, edits)
     return NBest(call) if call.outputs > 1 or call.plans > 1 else Single(call)

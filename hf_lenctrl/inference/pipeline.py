@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Unpack, overload
 
 import torch
@@ -19,10 +20,11 @@ from ..shards import check_shards
 from ..thoughts import Thoughts, thoughts_of
 from .candidates import Candidate, Job, Single, batches, plan_of
 from .chats import Prompt, as_prompts, encode_prompts, is_single
+from .edits import edits_of
 from .finish import FinishLogitsProcessor, HeldStreamer
 from .marks import MarkRunsLogitsProcessor
 from .options import CallOptions, Chat, GeneratedText, Length
-from .ranking import log_probabilities, token_log_probabilities
+from .ranking import ChoiceConfig, log_probabilities, token_log_probabilities
 from .request import Call, Request, requests_of
 from .sources import Predictors
 
@@ -137,6 +139,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
         self._predictors = Predictors(self.model, {**loaded.hub_options, **given})
+        self._edits = edits_of(self.model, self._predictors.hub_options)
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
         self._tables: dict[tuple[str | Unit, int], UnitTable] = {}  # tables of units other than the model's
@@ -152,9 +155,13 @@ class LengthControlledGenerationPipeline(Pipeline):
         return {}, kwargs, {}  # the arguments of `pipeline(...)` are defaults for each call
 
     def save_pretrained(self, save_directory, **kwargs):
-        """Save the model and the tokenizer, but not the code of the task, because the package has this code."""
+        """
+        Save the model, the tokenizer and the edits, but not the code of the task, because the package has this code.
+        """
         self.model.save_pretrained(save_directory, **kwargs)
         self.tokenizer.save_pretrained(save_directory, **kwargs)
+        if self._edits is not None:
+            self._edits.save(Path(save_directory, str(ChoiceConfig.of(self.model.config).edits)))
 
     @overload
     def __call__(
@@ -180,7 +187,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         requests, has_lists = requests_of(call, prompts, single, self.model, self.tokenizer, self._predictors.predict)
         table = self._unit_table(call.unit)
         other = None if call.other is None else self._unit_table(call.other[0])
-        plan = plan_of(call, self.model, self.tokenizer, table)
+        plan = plan_of(call, self.model, self.tokenizer, table, self._edits)
         jobs = plan.jobs(requests)
         if call.options.get("streamer") is not None:
             call.check_streamer(len(jobs))

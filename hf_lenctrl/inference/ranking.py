@@ -3,7 +3,7 @@
 import inspect
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import takewhile
 from typing import Any
@@ -40,6 +40,9 @@ class ChoiceConfig:
         shared_beams (`int`): Number of beams in each group of the search by length, and in the search for the natural
             text.
         branches (`int`): Number of most likely next entries that the search by length tries for each hypothesis.
+        edits (`str`, *optional*): Name of a file in the model's folder or repository, with phrases that may replace
+            each other, see `hf_lenctrl.inference.edits.Edits`.
+        edit_below (`float`): If the score of the best candidate is below this number of nats, add edited candidates.
     """
 
     planned_shares: Sequence[float] = (1.0, 0.9, 0.8)
@@ -48,6 +51,8 @@ class ChoiceConfig:
     few_lengths: int = 8
     shared_beams: int = 5
     branches: int = 8
+    edits: str | None = None
+    edit_below: float = -7.0
 
     @classmethod
     def of(cls, config) -> "ChoiceConfig":
@@ -133,6 +138,28 @@ def endings(model, tokenizer, sources: Sequence, texts: Sequence[str]) -> list[t
         end = len(list(marks)) or 1
         found.append((float(chosen.sum()), float((chosen - best)[-end:].min())))
     return found
+
+
+@torch.no_grad()
+def first_changes(model, tokenizer, source, variants: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
+    """
+    Compare variants of texts with these texts, at the first vocabulary entry in which they differ. `variants` maps
+    each text to its variants. Return for each variant the log-probability of its entry minus that of the text's entry;
+    both follow the same entries. The variants take no forward pass of their own.
+    """
+    is_seq2seq, texts = model.config.is_encoder_decoder, list(variants)
+    logits_of = _of_targets if is_seq2seq else _of_answers
+    logits, ids, kept = logits_of(model, tokenizer, [as_prompt(source, tokenizer)] * len(texts), texts)
+    scores = logits.float().log_softmax(dim=-1)  # (B, T, V)
+    changes: dict[str, list[float]] = {}
+    for row, (text, several) in enumerate(variants.items()):
+        own, changes[text] = ids[row][kept[row]].tolist(), []
+        options = {"text_target": several} if is_seq2seq else {"text": several, "add_special_tokens": False}
+        for others in tokenizer(**options)["input_ids"] if several else []:
+            place = next((i for i, (a, b) in enumerate(zip(own, others, strict=False)) if a != b), None)
+            change = 0.0 if place is None else scores[row, place, others[place]] - scores[row, place, own[place]]
+            changes[text].append(float(change))
+    return changes
 
 
 def _entry_log_probabilities(
@@ -312,9 +339,15 @@ def choose(
     to the source. `plain` maps candidates to their log-probabilities without a length, as far as a search by length
     has computed them. This function computes the missing ones, and adds them to `plain` in place.
     """
-    new = {pair for pool in pools for pair in pool} - plain.keys()
+    add_scores(model, tokenizer, {pair for pool in pools for pair in pool}, plain, sources_at)
+    return [max(pool, key=lambda pair: rank(pair[1], plain[pair], natural[pair[0]])) for pool in pools]
+
+
+def add_scores(model, tokenizer, pairs: Iterable[Pair], plain: dict[Pair, float], sources_at: Mapping[int, Prompt]):
+    """Add to `plain` the log-probability without a length of each candidate in `pairs` that `plain` does not have."""
     # The texts of a source stay together, so that its encoder runs once or twice. Similar sizes need less padding.
-    order = sorted(new, key=lambda pair: (len(sources_at[pair[0]].text), pair[0], len(pair[1]), pair[1]))
+    order = sorted(
+        set(pairs) - plain.keys(), key=lambda pair: (len(sources_at[pair[0]].text), pair[0], len(pair[1]), pair[1])
+    )
     sources, texts = [sources_at[place] for place, _ in order], [text for _, text in order]
     plain |= zip(order, log_probabilities(model, tokenizer, sources, texts), strict=True)
-    return [max(pool, key=lambda pair: rank(pair[1], plain[pair], natural[pair[0]])) for pool in pools]

@@ -1,0 +1,257 @@
+"""
+Reword a text by small edits: phrases that may replace each other, such as "do not" and "don't".
+
+The phrases are learned from groups of texts with the same meaning (`Edits.learn`), and the model decides which edits
+are good in a text (`reword`). The rules are for languages that separate words by spaces.
+"""
+
+import json
+import logging
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from transformers.utils.hub import cached_file
+
+from .ranking import ChoiceConfig, first_changes, log_probabilities
+from .sentences import ends
+
+
+logger = logging.getLogger(__name__)
+_WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
+_JOINED = re.compile(r"[,.;:!?…]")  # no space before these
+LONGEST = 3  # words of a phrase; a phrase that only adds words to a neighbour may have one more
+# Limits of the search of `reword`. With more of each, texts are not likelier on 60 sentences.
+STARTS, SINGLES, COMBINED = 8, 64, 16  # texts to edit, texts with one edit, and texts with several edits to score
+MOST_EDITS = 5  # in a text
+LOWEST = -9.0  # nats that an edit may cost
+
+Phrase = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change of a text: `words` replace the characters from `begin` to `end`. `count` groups have this change."""
+
+    begin: int
+    end: int
+    words: str
+    count: int = 1
+
+
+def apply(text: str, edits: Iterable[Edit]) -> str:
+    """Return the text with the edits, which are in their order in the text and do not overlap."""
+    for edit in reversed(list(edits)):
+        text = text[: edit.begin] + edit.words + text[edit.end :]
+    return text
+
+
+class Edits:
+    """
+    Phrases that may replace each other.
+
+    Args:
+        counts (`dict`): For each pair of phrases (tuples of words), the number of groups that have this change.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.inference.edits import Edits
+    >>> edits = Edits.learn([["I do not know.", "I don't know."], ["We do not eat.", "We don't eat."]], least=2)
+    >>> edits.of("They do not come.")
+    [Edit(begin=5, end=11, words="don't", count=2)]
+
+    ```
+    """
+
+    def __init__(self, counts: dict[tuple[Phrase, Phrase], int]):
+        self.counts = counts
+        self._others: dict[Phrase, list[tuple[Phrase, int]]] = {}
+        for (phrase, other), count in counts.items():
+            self._others.setdefault(phrase, []).append((other, count))
+        self._longest = max(map(len, self._others), default=0)
+
+    @classmethod
+    def learn(cls, groups: Iterable[Sequence[str]], least: int = 3) -> "Edits":
+        """
+        Learn the phrases from groups of texts with the same meaning. Two texts of a group that differ in one place
+        give two phrases. Keep the pairs of phrases of at least `least` groups.
+        """
+        counts: Counter[tuple[Phrase, Phrase]] = Counter()
+        for texts in groups:
+            words = [_WORD.findall(text) for text in dict.fromkeys(texts)]
+            pairs = {pair for one, other in combinations(words, 2) for pair in _changes(one, other)}
+            counts.update(pairs | {(other, phrase) for phrase, other in pairs})
+        return cls({pair: count for pair, count in counts.most_common() if count >= least})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Edits":
+        """Load the phrases that `save` wrote to the file `path`. Raise `ValueError` if the file has another form."""
+        try:
+            rows = json.loads(Path(path).read_text(encoding="utf-8"))
+            return cls({(tuple(a.split()), tuple(b.split())): int(count) for a, b, count in rows})
+        except (AttributeError, TypeError, ValueError) as error:
+            rule = 'a file of edits has a list of ["do not", "don\'t", 3], two phrases and the number of their groups'
+            raise ValueError(f"{rule}, which {path} has not: {error}") from error
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the phrases to a JSON file, which the field `choice` of a model's configuration may name."""
+        rows = ",\n".join(
+            json.dumps([" ".join(a), " ".join(b), count], ensure_ascii=False) for (a, b), count in self.counts.items()
+        )
+        Path(path).write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+
+    def of(self, text: str) -> list[Edit]:
+        """Return the edits that are possible in a text."""
+        found, edits = list(_WORD.finditer(text)), []
+        for first, match in enumerate(found):
+            words = [each[0] for each in found[first : first + self._longest]]
+            for n in range(1, len(words) + 1):
+                phrase = tuple(words[:n])
+                others = dict(self._others.get(phrase, ()))
+                if not first:  # the first word may have its capital letter from its place alone
+                    others |= self._others.get((_uncapitalized(phrase[0]), *phrase[1:]), ())
+                for other, count in others.items():
+                    new = "".join(word if _JOINED.fullmatch(word) else f" {word}" for word in other).lstrip()
+                    if not first and match[0][0].isupper():
+                        new = new[:1].upper() + new[1:]
+                    begin = len(text[: match.start()].rstrip()) if _JOINED.match(new) else match.start()
+                    edits.append(Edit(begin, found[first + n - 1].end(), new, count))
+        return edits
+
+
+def edits_of(model, hub_options: dict[str, Any]) -> Edits | None:
+    """
+    Load the edits that the field `choice` of a model's configuration names, from the model's folder or repository.
+    Return `None` if it names no file. If the file is missing, log a warning and return `None`. `hub_options` are
+    options of the Hub, such as `token`.
+    """
+    name = ChoiceConfig.of(model.config).edits
+    if name is None:
+        return None
+    try:
+        path = cached_file(model.config.name_or_path, name, **hub_options)
+    except OSError as error:
+        logger.warning("candidates get no edits, because %s is missing: %s", name, error)
+        return None
+    return Edits.load(str(path))
+
+
+def _uncapitalized(word: str) -> str:
+    return word[:1].lower() + word[1:]
+
+
+def _changes(one: list[str], other: list[str]) -> list[tuple[Phrase, Phrase]]:
+    """
+    Return the phrases in which two lists of words differ, if they differ in one place only and not at the first word.
+    If one of the lists only has more words, the phrases contain the word before or the word after these words.
+    """
+    first = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    last = 0
+    while last < min(len(one), len(other)) - first and one[-1 - last] == other[-1 - last]:
+        last += 1
+    parts = tuple(one[first : len(one) - last]), tuple(other[first : len(other) - last])
+    if not first or max(map(len, parts)) > LONGEST or min(len(one), len(other)) < LONGEST:
+        return []
+    if all(parts):
+        return [parts]
+    before, after = one[first - 1 : first] if first > 1 else [], one[len(one) - last :][:1]
+    return [
+        ((*left, *parts[0], *right), (*left, *parts[1], *right))
+        for left, right in ((before, []), ([], after))
+        if left or right
+    ]
+
+
+def reword(
+    model,
+    tokenizer,
+    source: Any,
+    edits: Edits,
+    starts: dict[str, float],
+    count: Callable[[list[str]], list[int]],
+    low: int,
+    high: int,
+) -> dict[str, float]:
+    """
+    Edit texts until they fit, and return the likeliest results with their log-probabilities without a length.
+
+    First every text gets one edit. The model scores the texts whose edit looks likely where it begins. Then texts get
+    several of these edits, as if the log-probability of each edit were independent of the others.
+
+    Args:
+        model, tokenizer: The model, which can generate without a length, and its tokenizer.
+        source: The source of the texts, as for `log_probabilities`.
+        edits (`Edits`): The phrases that may replace each other.
+        starts (`dict[str, float]`): Texts to edit, with their log-probabilities.
+        count (`Callable`): Function that returns the number of units of each text of a list.
+        low, high (`int`): The lowest and the highest length that fits.
+
+    Returns:
+        `dict[str, float]`: Texts that fit, with their log-probabilities.
+    """
+
+    def scored(texts: Iterable[str]) -> dict[str, float]:
+        order = sorted(dict.fromkeys(texts), key=len)  # similar sizes need less padding
+        scores = log_probabilities(model, tokenizer, [source] * len(order), order)
+        return dict(zip(order, scores, strict=True))
+
+    best = sorted(starts, key=lambda text: -starts[text])[:STARTS]
+    lengths = dict(zip(best, count(best), strict=True))
+    proposals: dict[str, tuple[float, str, Edit]] = {}  # text -> how likely it looks, the text before, the edit
+    variants: dict[str, dict[str, Edit]] = {}
+    for text in best:
+        some = {apply(text, [edit]): edit for edit in edits.of(text)}
+        needed = (lengths[text] < low) - (lengths[text] > high)  # the sign of the change that the text needs
+        growths = zip(some, count(list(some)), strict=True)
+        useful = [one for one, n in growths if (n - lengths[text]) * needed >= -2 and one not in starts]
+        variants[text] = {one: some[one] for one in useful}
+    changes = first_changes(model, tokenizer, source, {text: list(own) for text, own in variants.items()})
+    for text, own in variants.items():
+        for (variant, edit), change in zip(own.items(), changes[text], strict=True):
+            value = change + 0.3 * math.log(edit.count) + 0.5 * starts[text]
+            if variant not in proposals or proposals[variant][0] < value:
+                proposals[variant] = value, text, edit
+    singles = scored(sorted(proposals, key=lambda variant: -proposals[variant][0])[:SINGLES])
+    several: dict[str, float] = {}
+    for text in best:
+        edited = [one for one, n in singles.items() if proposals[one][1] == text and n - starts[text] > LOWEST]
+        rows = [
+            (proposals[one][2], singles[one] - starts[text], n - lengths[text])
+            for one, n in zip(edited, count(edited), strict=True)
+        ]
+        several |= _combined(text, starts[text], rows, low - lengths[text], high - lengths[text])
+    likely = sorted(several, key=lambda text: (ends(text), several[text]), reverse=True)[:COMBINED]
+    found = {**starts, **singles, **scored([text for text in likely if text not in singles])}
+    texts = list(found)
+    return {text: found[text] for text, n in zip(texts, count(texts), strict=True) if low <= n <= high}
+
+
+def _combined(text: str, score: float, rows: list[tuple[Edit, float, int]], least: int, most: int) -> dict[str, float]:
+    """
+    Return the text with up to `MOST_EDITS` edits whose growth is from `least` to `most` units, and the expected
+    log-probability of each result. `rows` has each edit with the change of the log-probability, and the growth in
+    units. `score` is the log-probability of the text.
+    """
+    states: dict[tuple[int, int], tuple[float, tuple[Edit, ...]]] = {(0, 0): (score, ())}  # (growth, end of last edit)
+    for edit, change, growth in sorted(rows, key=lambda row: (row[0].end, row[0].begin)):
+        more: dict[tuple[int, int], tuple[float, tuple[Edit, ...]]] = {}
+        for (total, end), (value, chosen) in states.items():
+            key, grown = (total + growth, edit.end), value + change
+            if (chosen and edit.begin <= end) or len(chosen) == MOST_EDITS:
+                continue
+            if grown > max(own.get(key, (-math.inf,))[0] for own in (states, more)):
+                more[key] = grown, (*chosen, edit)
+        states = dict(sorted((states | more).items(), key=lambda item: -item[1][0])[:400])
+    results: dict[str, float] = {}
+    for (growth, _), (value, chosen) in states.items():
+        if chosen and least <= growth <= most:
+            new = apply(text, chosen)
+            results[new] = max(results.get(new, -math.inf), value)
+    return results
