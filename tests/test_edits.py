@@ -1,0 +1,102 @@
+"""Edits: phrases that replace each other, and candidates that get them."""
+
+import json
+import logging
+import shutil
+
+import pytest
+import torch
+from recipe_runs import ROOT
+
+import hf_lenctrl
+from hf_lenctrl.inference.edits import Edit, Edits, apply, reword
+from hf_lenctrl.inference.ranking import first_changes, log_probabilities
+
+
+MODEL = ROOT / "models" / "translate_to_english"
+SOURCE = "Der Drucker im dritten Stock ist leider schon wieder kaputt."
+GROUPS = [
+    ["I do not know her.", "I don't know her."],
+    ["We do not eat fish here.", "We don't eat fish here.", "We don't really eat fish here."],
+    ["They really like it.", "They like it.", "Sadly, they like it."],
+]
+
+
+@pytest.fixture(scope="module")
+def pipe():
+    return hf_lenctrl.pipeline(MODEL)
+
+
+def test_phrases_are_learned_from_texts_that_differ_in_one_place():
+    once = Edits.learn(GROUPS, least=1).counts
+    assert once[("do", "not"), ("don't",)] == once[("don't",), ("do", "not")] == 2
+    assert once[("don't",), ("don't", "really")] == once[("eat",), ("really", "eat")] == 1  # with the word beside it
+    assert once[("like",), ("really", "like")] == 1 and not any("Sadly" in pair[0] for pair in once)
+    assert Edits.learn(GROUPS, least=2).counts == {(("do", "not"), ("don't",)): 2, (("don't",), ("do", "not")): 2}
+
+
+def test_an_edit_keeps_spaces_marks_and_the_first_capital():
+    edits = Edits({(("do", "not"), ("don't",)): 3, (("also",), (",", "too")): 2, (("eat",), ("have",)): 1})
+    text = "Do not go: they eat  also."
+    found = [apply(text, [edit]) for edit in edits.of(text)]
+    assert found == ["Don't go: they eat  also.", "Do not go: they have  also.", "Do not go: they eat, too."]
+    assert apply(text, edits.of(text)[:2]) == "Don't go: they have  also."
+
+
+def test_a_file_of_edits_is_read_and_a_wrong_one_refused(tmp_path):
+    edits = Edits.learn(GROUPS, least=1)
+    edits.save(tmp_path / "edits.json")
+    assert Edits.load(tmp_path / "edits.json").counts == edits.counts
+    (tmp_path / "edits.json").write_text('[["do not", 3]]', encoding="utf-8")
+    with pytest.raises(ValueError, match="two phrases and the number of their groups, which .*edits.json has not"):
+        Edits.load(tmp_path / "edits.json")
+
+
+def test_the_first_change_is_that_of_the_first_other_token(pipe):
+    text, variants = "The printer is broken.", ["The printer was broken.", "A printer is broken.", "The printer is."]
+    changes = first_changes(pipe.model, pipe.tokenizer, SOURCE, {text: variants})[text]
+    ids = [pipe.tokenizer(text_target=one)["input_ids"] for one in (text, *variants)]
+    inputs = pipe.tokenizer(SOURCE, return_tensors="pt") | {"length": torch.zeros(1, dtype=torch.long)}
+    logits = pipe.model(**inputs, labels=torch.tensor([ids[0]])).logits[0].log_softmax(dim=-1)
+    places = [
+        next(i for i, pair in enumerate(zip(ids[0], other, strict=False)) if len({*pair}) == 2) for other in ids[1:]
+    ]
+    expected = [float(logits[i, other[i]] - logits[i, ids[0][i]]) for i, other in zip(places, ids[1:], strict=True)]
+    assert changes == pytest.approx(expected, abs=1e-4)
+
+
+def test_rewordings_fit_and_have_the_scores_of_the_model(pipe):
+    edits = Edits.load(MODEL / "edits.json")
+    text = "Unfortunately, the printer on the third floor is broken again."
+    start = dict(zip([text], log_probabilities(pipe.model, pipe.tokenizer, [SOURCE], [text]), strict=True))
+    found = reword(pipe.model, pipe.tokenizer, SOURCE, edits, start, lambda texts: list(map(len, texts)), 50, 58)
+    assert found and all(50 <= len(one) <= 58 for one in found)
+    expected = log_probabilities(pipe.model, pipe.tokenizer, [SOURCE] * len(found), list(found))
+    assert list(found.values()) == pytest.approx(expected, abs=1e-3)
+    assert "Sadly, the printer on the third floor is broken again." in found
+
+
+def test_edits_make_the_choice_likelier_and_keep_the_length(pipe, monkeypatch):
+    call = {"length": [50, 75], "length_constraint": "exact", "length_tolerance": 0}
+    with_edits = pipe(SOURCE, **call)
+    monkeypatch.setattr(pipe, "_edits", None)
+    without = pipe(SOURCE, **call)
+    assert [out["length"] for out in with_edits] == [len(out["generated_text"]) for out in with_edits] == [50, 75]
+    assert all(more["score"] >= less["score"] for more, less in zip(with_edits, without, strict=True))
+    assert with_edits[1]["score"] > without[1]["score"] + 1 and with_edits[1].keys() == without[1].keys()
+
+
+def test_edits_belong_to_the_model_that_names_them(pipe, tmp_path, caplog):
+    pipe.save_pretrained(tmp_path / "saved")
+    assert json.loads((tmp_path / "saved" / "edits.json").read_text()) == json.loads(
+        (MODEL / "edits.json").read_text()
+    )
+    (tmp_path / "saved" / "edits.json").unlink()
+    with caplog.at_level(logging.WARNING):
+        assert hf_lenctrl.pipeline(tmp_path / "saved")._edits is None
+    assert "candidates get no edits, because edits.json is missing" in caplog.text
+    shutil.rmtree(tmp_path / "saved")
+
+
+def test_an_edit_is_a_place_and_words():
+    assert apply("He is here.", [Edit(3, 5, "was")]) == "He was here."
