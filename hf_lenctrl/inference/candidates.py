@@ -272,7 +272,7 @@ class Choice(Single):
         sources: dict[int, Prompt] = {request.place: request.source for request in requests}
         given = (natural, plain, sources)
         best = choose(model, tokenizer, [list(pool) for pool in pools], *given)
-        if self.edits is not None and self.call.unit != COST:
+        if self.edits is not None and self.call.length_constraint != "max" and self.call.unit != COST:
             self._add_edited(self.edits, pools, best, requests, jobs, model, tokenizer, plain)
             best = choose(model, tokenizer, [list(pool) for pool in pools], *given)
         return [
@@ -285,7 +285,8 @@ class Choice(Single):
     ) -> None:
         """
         Add edited candidates to each pool in `pools` whose best candidate (in `best`) has a score below `edit_below`
-        and is not the natural text. Add their scores to `plain`.
+        and is not the natural text. Add their scores to `plain`. Under `"max"` there are none, because readers
+        found no gain by them.
         """
         natural = {(place, job.candidates[0].text) for place, job in self.natural.items()}
         starts: dict[int, dict[str, float]] = {}  # place -> texts to edit, with their scores

@@ -88,7 +88,8 @@ class Edits:
             words = [_WORD.findall(text) for text in dict.fromkeys(texts)]
             pairs = {pair for one, other in combinations(words, 2) for pair in _changes(one, other)}
             counts.update(pairs | {(other, phrase) for phrase, other in pairs})
-        return cls({pair: count for pair, count in counts.most_common() if count >= least})
+        frequent = sorted((-count, pair) for pair, count in counts.items() if count >= least)
+        return cls({pair: -count for count, pair in frequent})
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Edits":

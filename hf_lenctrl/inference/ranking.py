@@ -199,7 +199,11 @@ def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.T
     ids, kept = labels["input_ids"], labels["attention_mask"].bool()  # (B, T)
     encoded = encode_once(model, inputs, torch.tensor([each.index(prompt.text) for prompt in prompts]))
     encoded |= _no_length(model, len(ids))
-    return model(**encoded, labels=ids.masked_fill(~kept, -100)).logits, ids, kept
+    labels = ids.masked_fill(~kept, -100)
+    # with labels the model would also compute the loss
+    shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    given = {"labels": labels} if shift is None else {"decoder_input_ids": shift(labels), "use_cache": False}
+    return model(**encoded, **given).logits, ids, kept
 
 
 def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
