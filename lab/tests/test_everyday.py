@@ -16,7 +16,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
 @pytest.fixture(scope="module")
 def scripts():
     """Modules of the folder by name."""
-    names = ("epochs", "everyday", "plain", "rewordings", "slots", "words", "written")
+    names = ("edits", "epochs", "everyday", "plain", "rewordings", "slots", "words", "written")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "lab" / "translation")
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
@@ -212,3 +212,10 @@ def test_the_plain_model_writes_what_the_translator_writes_without_a_length(scri
     sources = ["Die Kinder schlafen.", "Où est la gare ?"]
     inputs = AutoTokenizer.from_pretrained(tmp_path / "plain")(sources, padding=True, return_tensors="pt")
     assert stock.generate(**inputs).tolist() == model.generate(**inputs).tolist()
+
+
+def test_the_translators_edits_are_learned_from_the_data_set(scripts, tmp_path, capsys):
+    scripts.edits.main([str(tmp_path / "edits.json")])
+    shipped = ROOT / "models" / "translate_to_english" / "edits.json"
+    assert (tmp_path / "edits.json").read_bytes() == shipped.read_bytes()
+    assert capsys.readouterr().out.endswith("edits.json: 4,088 pairs of phrases\n")
