@@ -57,7 +57,7 @@ def test_the_first_change_is_that_of_the_first_other_token(pipe):
     changes = first_changes(pipe.model, pipe.tokenizer, SOURCE, {text: variants})[text]
     ids = [pipe.tokenizer(text_target=one)["input_ids"] for one in (text, *variants)]
     inputs = pipe.tokenizer(SOURCE, return_tensors="pt") | {"length": torch.zeros(1, dtype=torch.long)}
-    logits = pipe.model(**inputs, labels=torch.tensor([ids[0]])).logits[0].log_softmax(dim=-1)
+    logits = pipe.model(**inputs, labels=torch.tensor([ids[0]])).logits[0].detach().log_softmax(dim=-1)
     places = [
         next(i for i, pair in enumerate(zip(ids[0], other, strict=False)) if len({*pair}) == 2) for other in ids[1:]
     ]
@@ -92,9 +92,14 @@ def test_edits_belong_to_the_model_that_names_them(pipe, tmp_path, caplog):
         (MODEL / "edits.json").read_text()
     )
     (tmp_path / "saved" / "edits.json").unlink()
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         assert hf_lenctrl.pipeline(tmp_path / "saved")._edits is None
     assert "candidates get no edits, because edits.json is missing" in caplog.text
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
+    config["choice"]["edits"] = "../edits.json"
+    (tmp_path / "saved" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="got '../edits.json'; give its name alone"):
+        hf_lenctrl.pipeline(tmp_path / "saved")
     shutil.rmtree(tmp_path / "saved")
 
 

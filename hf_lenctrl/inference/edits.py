@@ -130,16 +130,19 @@ class Edits:
 def edits_of(model, hub_options: dict[str, Any]) -> Edits | None:
     """
     Load the edits that the field `choice` of a model's configuration names, from the model's folder or repository.
-    Return `None` if it names no file. If the file is missing, log a warning and return `None`. `hub_options` are
-    options of the Hub, such as `token`.
+    Return `None` if it names no file. If the file is missing, as in the folder of a model that was trained further,
+    log this and return `None`. Raise `ValueError` if the name is a path. `hub_options` are options of the Hub, such as
+    `token`.
     """
     name = ChoiceConfig.of(model.config).edits
     if name is None:
         return None
+    if os.path.basename(name) != name:
+        raise ValueError(f"edits of the choice are a file in the model's folder, got {name!r}; give its name alone")
     try:
         path = cached_file(model.config.name_or_path, name, **hub_options)
     except OSError as error:
-        logger.warning("candidates get no edits, because %s is missing: %s", name, error)
+        logger.info("candidates get no edits, because %s is missing: %s", name, error)
         return None
     return Edits.load(str(path))
 
