@@ -243,11 +243,10 @@ def _longest(options: _Options, before: int) -> float:
     number of positions before the output, which is added to `max_new_tokens`.
     """
     config = options.arguments.get("generation_config")
-    for given in (options.arguments, {} if config is None else config.to_dict()):
-        if new := given.get("max_new_tokens"):  # as in transformers, it has precedence over `max_length`
-            return before + new
-        if most := given.get("max_length"):
-            return most
+    configured = {} if config is None else config.to_dict()
+    for name, start in (("max_new_tokens", before), ("max_length", 0)):  # transformers prefers `max_new_tokens`
+        if most := options.arguments.get(name) or configured.get(name):
+            return start + most
     return math.inf
 
 

@@ -43,12 +43,38 @@ def test_an_edit_keeps_spaces_marks_and_the_first_capital():
     assert apply(text, edits.of(text)[:2]) == "Don't go: they have  also."
 
 
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("He came, and I left.", ["He came and and I left.", "He came, and I left now."]),  # a space, no mark
+        ("And I left", []),  # no mark begins a text
+        ("It is 7:30, a/b or 3.5", ["It is 7:30 and a/b or 3.5"]),  # no part of a number or of a path
+        ("He waited long, and left", ["He waited long and and left"]),  # no mark beside another
+    ],
+)
+def test_an_edit_beside_a_mark_is_written_as_text_is(text, expected):
+    words = (
+        (",", "and"),
+        ("and", ","),
+        (".", "now ."),
+        ("7", "seven"),
+        ("5", "five"),
+        ("a", "the"),
+        ("long", "long ,"),
+    )
+    edits = Edits({(tuple(one.split()), tuple(other.split())): 2 for one, other in words})
+    assert [apply(text, [edit]) for edit in edits.of(text)] == expected
+
+
 def test_a_file_of_edits_is_read_and_a_wrong_one_refused(tmp_path):
     edits = Edits.learn(GROUPS, least=1)
     edits.save(tmp_path / "edits.json")
     assert Edits.load(tmp_path / "edits.json").counts == edits.counts
     (tmp_path / "edits.json").write_text('[["do not", 3]]', encoding="utf-8")
     with pytest.raises(ValueError, match="two phrases and the number of their groups, which .*edits.json has not"):
+        Edits.load(tmp_path / "edits.json")
+    (tmp_path / "edits.json").write_text('[["do not", "", 3]]', encoding="utf-8")
+    with pytest.raises(ValueError, match="a phrase is empty, or a number is below 1"):
         Edits.load(tmp_path / "edits.json")
 
 

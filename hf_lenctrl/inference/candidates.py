@@ -294,7 +294,9 @@ class Choice(Single):
         low = [
             k
             for k, pair in enumerate(best)
-            if plain[pair] < self.config.edit_below and pair not in natural and pair[0] not in searched
+            if (plain[pair] < self.config.edit_below or not requests[k].fits(pools[k][pair]["length"]))
+            and (pair not in natural or not requests[k].fits(pools[k][pair]["length"]))
+            and pair[0] not in searched
         ]
         for job in jobs:
             starts.setdefault(job.request.place, {}).update({each.text: 0.0 for each in job.candidates})
@@ -308,6 +310,8 @@ class Choice(Single):
             place, low_end, high = requests[k].place, max(1, requests[k].low), requests[k].high
             scores = {text: plain[place, text] for text in starts[place]}
             found = reword(model, tokenizer, requests[k].source, edits, scores, count, low_end, high)
+            if found and not any(requests[k].fits(output["length"]) for output in pools[k].values()):
+                pools[k].clear()  # a token limit has cut all candidates
             for text, length in zip(found, count(list(found)), strict=True):
                 output = {"generated_text": text, "length": length, "length_unit": str(self.call.unit)}
                 pools[k].setdefault((place, text), output)

@@ -24,8 +24,9 @@ from .sentences import ends
 
 
 logger = logging.getLogger(__name__)
-_WORD = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
+_WORD = re.compile(r"\d+(?:[.,:]\d+)+|\w+(?:['’-]\w+)*|[^\w\s]")
 _JOINED = re.compile(r"[,.;:!?…]")  # no space before these
+_BEFORE, _AFTER = "([\"'“‘«", ",.;:!?…)]\"'”’»"  # characters that may touch a phrase, besides white space
 LONGEST = 3  # words of a phrase; a phrase that only adds words to a neighbour may have one more
 # Limits of the search of `reword`. With more of each, texts are not likelier on 60 sentences.
 STARTS, SINGLES, COMBINED = 8, 64, 16  # texts to edit, texts with one edit, and texts with several edits to score
@@ -96,8 +97,11 @@ class Edits:
         """Load the phrases that `save` wrote to the file `path`. Raise `ValueError` if the file has another form."""
         try:
             rows = json.loads(Path(path).read_text(encoding="utf-8"))
-            return cls({(tuple(a.split()), tuple(b.split())): int(count) for a, b, count in rows})
-        except (AttributeError, TypeError, ValueError) as error:
+            counts = {(tuple(a.split()), tuple(b.split())): int(count) for a, b, count in rows}
+            if not all(a and b and count > 0 for (a, b), count in counts.items()):
+                raise ValueError("a phrase is empty, or a number is below 1")
+            return cls(counts)
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
             rule = 'a file of edits has a list of ["do not", "don\'t", 3], two phrases and the number of their groups'
             raise ValueError(f"{rule}, which {path} has not: {error}") from error
 
@@ -115,15 +119,25 @@ class Edits:
             words = [each[0] for each in found[first : first + self._longest]]
             for n in range(1, len(words) + 1):
                 phrase = tuple(words[:n])
+                begin, end = match.start(), found[first + n - 1].end()
+                is_joined = _JOINED.fullmatch(phrase[0]) is not None
+                before, after = text[:begin][-1:], text[end : end + 1]
+                if (before.strip() and before not in _BEFORE and not is_joined) or (
+                    after.strip() and after not in _AFTER
+                ):
+                    continue  # a part of "a/b" or of a web address
                 others = dict(self._others.get(phrase, ()))
                 if not first:  # the first word may have its capital letter from its place alone
                     others |= self._others.get((_uncapitalized(phrase[0]), *phrase[1:]), ())
                 for other, count in others.items():
-                    new = "".join(word if _JOINED.fullmatch(word) else f" {word}" for word in other).lstrip()
+                    new = "".join(word if _JOINED.fullmatch(word) else f" {word}" for word in other)
+                    doubled = _JOINED.fullmatch(other[-1]) and _JOINED.match(after)
+                    if new[0] != " " and (not first or _JOINED.match(text[:begin].rstrip()[-1:])) or doubled:
+                        continue  # a mark at the start of the text, or beside another one
                     if not first and match[0][0].isupper():
-                        new = new[:1].upper() + new[1:]
-                    begin = len(text[: match.start()].rstrip()) if _JOINED.match(new) else match.start()
-                    edits.append(Edit(begin, found[first + n - 1].end(), new, count))
+                        new = f" {new[1:2].upper()}{new[2:]}"
+                    start = len(text[:begin].rstrip()) if new[0] != " " or is_joined else begin
+                    edits.append(Edit(start, end, new if is_joined or new[0] != " " else new[1:], count))
         return edits
 
 
@@ -137,10 +151,12 @@ def edits_of(model, hub_options: dict[str, Any]) -> Edits | None:
     name = ChoiceConfig.of(model.config).edits
     if name is None:
         return None
-    if os.path.basename(name) != name:
+    if not isinstance(name, str) or os.path.basename(name) != name or name in ("", ".", ".."):
         raise ValueError(f"edits of the choice are a file in the model's folder, got {name!r}; give its name alone")
+    commit = getattr(model.config, "_commit_hash", None)  # the revision of a model that the user loaded
+    options = hub_options if commit is None else {"revision": commit, **hub_options}
     try:
-        path = cached_file(model.config.name_or_path, name, **hub_options)
+        path = cached_file(model.config.name_or_path, name, **options)
     except OSError as error:
         logger.info("candidates get no edits, because %s is missing: %s", name, error)
         return None
@@ -163,6 +179,8 @@ def _changes(one: list[str], other: list[str]) -> list[tuple[Phrase, Phrase]]:
     parts = tuple(one[first : len(one) - last]), tuple(other[first : len(other) - last])
     if not first or max(map(len, parts)) > LONGEST or min(len(one), len(other)) < LONGEST:
         return []
+    if any(not word[0].isalnum() and not _JOINED.fullmatch(word) for part in parts for word in part):
+        return []  # the spaces beside other marks are not known
     if all(parts):
         return [parts]
     before, after = one[first - 1 : first] if first > 1 else [], one[len(one) - last :][:1]

@@ -153,11 +153,11 @@ def first_changes(model, tokenizer, source, variants: Mapping[str, Sequence[str]
     scores = logits.float().log_softmax(dim=-1)  # (B, T, V)
     changes: dict[str, list[float]] = {}
     for row, (text, several) in enumerate(variants.items()):
-        own, changes[text] = ids[row][kept[row]].tolist(), []
+        own, likely, changes[text] = ids[row][kept[row]].tolist(), scores[row, kept[row]], []
         options = {"text_target": several} if is_seq2seq else {"text": several, "add_special_tokens": False}
         for others in tokenizer(**options)["input_ids"] if several else []:
             place = next((i for i, (a, b) in enumerate(zip(own, others, strict=False)) if a != b), None)
-            change = 0.0 if place is None else scores[row, place, others[place]] - scores[row, place, own[place]]
+            change = 0.0 if place is None else likely[place, others[place]] - likely[place, own[place]]
             changes[text].append(float(change))
     return changes
 
