@@ -303,11 +303,12 @@ def warn_of_cuts(
     ids: torch.Tensor, produced: torch.Tensor, target: Target, limit: float, pad: int | None, *, is_given: bool
 ) -> None:
     """
-    Warn if the token limit `limit` cut outputs before they reached their lowest allowed length. Warn once for each
-    limit that the user gave (`is_given`), and only once for all limits that were computed from lengths.
+    Warn if outputs stopped at `limit`, the maximum number of tokens, before they reached their lowest allowed length.
+    `is_given` says whether the user gave the limit. The warning appears once for each limit that the user gave, and
+    once in total for all limits that `generate` computed.
 
-    `ids (batch_size * n, positions)` are the outputs, `n` for each example. `produced (batch_size * n,)` are their
-    lengths in units. `pad` is the padding id.
+    `ids (batch_size * n, positions)` are the outputs, with `n` outputs for each example. `produced (batch_size * n,)`
+    are the lengths of the outputs in units. `pad` is the padding id.
     """
     low = target.low.repeat_interleave(len(ids) // len(target.low)).to(produced.device)
     cut = (produced < low) & (ids[:, -1] != (-1 if pad is None else pad))

@@ -210,8 +210,8 @@ class Cost(Unit):
 
     def _is_known(self, character: str) -> bool:
         """
-        Return whether the user's cost function gives a cost for a character. The function may raise an error for a
-        character that the vocabulary does not have.
+        Return whether the user's cost function gives a cost for a character. Return `False` if the function raises an
+        error.
         """
         try:
             return self.kind(character) >= 0

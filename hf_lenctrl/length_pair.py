@@ -225,10 +225,10 @@ class _Pairs:
 
     def needs(self, slack: int, high: int) -> torch.Tensor:
         """
-        Return a tensor `(P, K)` with a row for each pair of states and a column for each `k`, a number of units of the
-        first table. A value is the minimum number of units of the second table that a text in this pair still needs,
-        if the text ends after `k - slack` to `k` more units of the first table. If no text can end in this way, the
-        value is `_NEVER`. `k` goes from 0 to `high`, or less far if larger `k` have the same values.
+        Return a tensor `(P, K)` with a row for each of the `P` pairs of states (one state of each unit table). Column
+        `k` is for texts that end after `k - slack` to `k` more units of the first table. The value is the minimum
+        number of units of the second table that such a text still adds, or `_NEVER` if no text can end in this way.
+        `k` goes from 0 to `high`. The tensor ends earlier if all later columns equal the last one.
         """
         here, to, own, units = self.moves
         width = max(int(own.max()) if len(own) else 0, int(self.ends[1].max()) if len(self.ends[1]) else 0, 1)

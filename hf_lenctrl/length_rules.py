@@ -97,8 +97,8 @@ class Rules:
         weights (`torch.IntTensor`), following (`torch.LongTensor`), `(S, C)` each: For each state and column, the
             added units and the next state.
         fits, steers, ends_within (`Rows`): Masks `(rows, V)`: 0 for allowed entries, `-inf` for others. `fits` allows
-            entries that fit the remaining units, `steers` entries with at least a given gain, and `ends_within`
-            entries after which the text can end in a given number of entries.
+            entries that fit the remaining units. `steers` allows entries with at least a given `gain`. `ends_within`
+            allows entries after which at most a given number of entries must come before EOS.
         last (`torch.IntTensor` of shape `(S, eos)`): Units that each EOS adds in each state; `_NEVER` if no text may
             end with this EOS there.
         spread (`int`): Only for the constraint `"exact"`: the largest gap between a requested length and the next
@@ -110,9 +110,9 @@ class Rules:
         most_steps (`int`): A number that is at least the maximum of `steps`. Only if fewer entries than this are left,
             `ends_within` masks entries.
         silent (`torch.LongTensor`): Ids of entries, except EOS, that add no units and keep the state.
-        pace, reach (`int`): A text can always add any number of units from 1 to `reach` in `pace` entries, and do this
-            again. If entries of 1, 2 ... n units can follow each other, `pace` is 1 and `reach` is n. If each word
-            needs a separate white-space entry, or each vowel a consonant, `pace` is 2.
+        pace, reach (`int`): Any `pace` consecutive entries can add any number of units from 1 to `reach`, and after
+            them the next `pace` entries can too. If entries of 1, 2 ... n units can follow each other, `pace` is 1 and
+            `reach` is n. If each word needs a separate white-space entry, or each vowel a consonant, `pace` is 2.
         gain (`torch.FloatTensor` of shape `(S, C)`): How much an entry helps to reach an exact length in few
             positions: its units times `pace`, minus `reach` for each entry that must follow before the text may end,
             plus a correction for the next state. The correction is above 0 if the next unit needs fewer than `pace`
@@ -301,12 +301,13 @@ class Rules:
 
     def _moves(self) -> tuple[dict[tuple[int, int], int], list[int], dict[int, int], int]:
         """
-        Return four values that describe the transitions. Bit `s` of a mask of states stands for state `s`, and bit
-        `w - 1` of a mask of units stands for `w` units. (1) A dictionary. A key is a pair of a target state and a mask
-        of units. Its value is the mask of the source states from which entries of exactly these numbers of units lead
-        to the target state. (2) For each state, the mask of the states that it reaches by entries that add no units.
-        (3) A dictionary from each number of units of an EOS to the mask of the states that may end with this EOS. (4)
-        The maximum number of units of an entry, plus 1.
+        Return four values that describe the transitions. A set of states is an integer whose bit `s` stands for state
+        `s`. A set of numbers of units is an integer whose bit `w - 1` stands for `w` units. (1) A dictionary from
+        `(target, units)`, a state and a set of numbers of units, to a set of states. It contains the states from which
+        entries lead to `target`, and these entries add exactly the numbers of units in `units` (0 is ignored). (2) A
+        list: for each state, the set of the state and of all states that entries without units reach from it. (3) A
+        dictionary from a number of units to the set of states in which an EOS may end the text and costs this number.
+        (4) The maximum number of units of an entry or EOS, plus 1.
         """
         usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()
         moves: dict[tuple[int, int], int] = defaultdict(int)

@@ -198,9 +198,9 @@ class UnitTable(nn.Module):
 
         If `save_unit_table` saved this table next to the tokenizer, the table is loaded instead.
 
-        In byte-level BPE, several entries may form one character. In the unit `"character"`, this character counts at
-        its first byte. In units that are automata over characters, it counts at its last byte. These units are a
-        `cost`, `"width"`, and the names after `"width"` in `LENGTH_UNITS`.
+        In byte-level BPE, several entries may form one character. The unit `"character"` counts this character at its
+        first byte. The following units count it at its last byte: a `cost`, `"width"`, and the names after `"width"`
+        in `LENGTH_UNITS`.
 
         Raises:
             `TypeError`, `ValueError`: if the unit is unknown; if the units of a decoded text are not the sum of the

@@ -166,11 +166,16 @@ def window_of(lengths: Sequence[int], tolerance, constraint: str | None = "exact
 @dataclass(frozen=True)
 class Target:
     """
-    The target lengths of the outputs of a batch, as integer tensors `(batch_size,)`. `length` is the planned length,
-    on which the decoder is conditioned. `low` and `high` are the lowest and the highest allowed length. If there is no
-    window, all three are equal. `other` is set for a length in two units. It is a pair: the unit table of the second
-    unit, and the limits in this unit, `(batch_size,)`. `table` is the unit table of `low` and `high`; it is set only
-    if `length` may be in a different unit.
+    The target lengths of a batch.
+
+    Attributes:
+        length (`torch.Tensor` of shape `(batch_size,)`): The planned lengths, on which the decoder is conditioned.
+        low, high (`torch.Tensor` of shape `(batch_size,)`): The lowest and the highest allowed length of each output.
+            They are equal if no window (a range of allowed lengths) is requested.
+        other (pair, *optional*): Set if the outputs also have a limit in a second unit, for example in words besides
+            characters: the unit table of the second unit, and the limits in this unit, `(batch_size,)`.
+        table (`UnitTable`, *optional*): The unit table of `low` and `high`. Set only if `length` may be in a different
+            unit.
     """
 
     length: torch.Tensor

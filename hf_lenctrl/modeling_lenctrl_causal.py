@@ -114,9 +114,10 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
     def _progress_and_length(self, labels, length, progress, cache, embeds, mask):
         """
-        Return the progress `(batch_size, sequence_length)` and the lengths `(batch_size,)`. Use `progress` and
-        `length` if they are not `None`. Otherwise count the labels; without labels, all ids are the prompt, and the
-        length is the default.
+        Return the progress `(batch_size, sequence_length)`, the number of units of the answer up to each token, and
+        the lengths of the answers `(batch_size,)`. Use `progress` and `length` where they are given. Otherwise compute
+        them from the labels, see `answer_progress`. If `progress` and `labels` are both `None`, all ids are the
+        prompt; training then raises `ValueError`. If `length` is missing too, use the default of `required_length`.
         """
         rows, columns = embeds.shape[:2]
         if labels is not None and progress is None:

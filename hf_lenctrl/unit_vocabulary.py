@@ -464,13 +464,14 @@ class _Columns:
 
     def run(self, order: list[tuple], write, continuing: list[int], strips: bool, lost: int = 0):
         """
-        Build the automaton by breadth-first search. Return a dictionary from each state to two lists: the weight and
-        the next state for each column.
+        Build the automaton by breadth-first search. A column is a class of vocabulary entries with the same effect in
+        every state. Return a dictionary from each state to two lists with one item for each column: the weights (added
+        units; `~units`, a negative number, if the entry is forbidden), and the next states.
 
         A state is a tuple. Its first two fields are flags: text has begun, and white space is last. Its last field is
         the incomplete character at the end (first bytes only), or an empty value. Inside an incomplete character, only
-        `continuing` entries are allowed. The other entries are forbidden there: they act as after text, and add `lost`
-        more units.
+        `continuing` entries are allowed. Any other entry is forbidden there. It leads to the same next state as from
+        the state after text, and adds `lost` units more than there.
 
         Args:
             order (`list[tuple]`): The first states: the start, the state after text, and the state after white space,

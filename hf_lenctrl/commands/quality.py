@@ -36,10 +36,11 @@ def quality(
     outputs, sources, references, requested: list[int], length: int | None, trainer, data, model_args, run_args
 ) -> dict:
     """
-    Measure the quality of test outputs, apart from their lengths. Return the metrics of `text_quality` and of a
-    baseline. The baseline is each source, cut at its requested length and measured by ROUGE (`lead_rouge1_f1`, ...).
-    For translation, the baseline is the base model without a length. It is measured only in the test at the lengths of
-    the references, in which `length` is `None`.
+    Return the metrics of `text_quality` for test outputs, and metrics of a baseline to compare the model with. The
+    baseline does not use the outputs. For tasks other than translation, it is the beginning of each source, cut at the
+    requested length and measured by ROUGE (`lead_rouge1_f1`, ...). For translation, it is the base model without a
+    length. This baseline is measured only if `length` is `None`, which means that the requested lengths are those of
+    the references, and only if the run has a base model and a BLEU tokenizer.
     """
     found: dict[str, float] = text_quality(outputs)
     if trainer.run.task != "translation":

@@ -120,8 +120,9 @@ class RunRecord:
 
     def history(self, state) -> list[str]:
         """
-        Return a text for each start of the run: its first and last step, and options that changed before it. For the
-        last start, say why the training ended. `state` is the `TrainerState` at the end.
+        Return one sentence or two for each time that the run was started or resumed: the first and the last step, and
+        the options that differ from those of the previous start. For the last start, also say whether the training
+        reached its last step. `state` is the `TrainerState` at the end.
         """
         whole = state.global_step >= state.max_steps
         why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"

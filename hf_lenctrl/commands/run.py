@@ -50,8 +50,8 @@ def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> P
 
 def remove_tokenizer(output_dir: str | Path) -> None:
     """
-    Remove the tokenizer of `trained_tokenizer`. Rename its folder first, so that a killed command leaves no incomplete
-    tokenizer.
+    Remove the tokenizer that `trained_tokenizer` saved for the run in `output_dir`. Rename the tokenizer's folder
+    before deleting it, so that a killed command leaves no incomplete tokenizer under the usual name.
     """
     folder, part = _tokenizer_of(output_dir)
     if folder.is_dir():

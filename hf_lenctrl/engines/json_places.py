@@ -1,6 +1,6 @@
 """
-Find in which string of a JSON Schema an incomplete JSON text ends, and the length limits of this string. The module
-needs no grammar engine.
+Functions and classes that read an incomplete JSON text, find the string in which the text ends, and look up the length
+limits of this string in a JSON Schema. The module needs no grammar engine.
 """
 
 import copy

@@ -59,8 +59,8 @@ class StringVocabulary:
 
     def bits(self, allowed: np.ndarray) -> np.ndarray:
         """
-        Pack booleans into a bit mask `(words,)`. `allowed (n,)` says for each of the first `n` vocabulary entries
-        whether it is in the set. Later entries are not in the set.
+        Pack a set of vocabulary entries into an `int32` array `(words,)` with one bit for each entry. The booleans
+        `allowed (n,)` say which of the first `n` entries are in the set. Later entries are not in the set.
         """
         padded = np.zeros(32 * self.words, dtype=bool)
         padded[: len(allowed)] = allowed
@@ -157,9 +157,9 @@ class StringLengths:
 
     def allowed(self, reader: Reader, grammar: np.ndarray, scores: torch.Tensor) -> tuple[np.ndarray, int | None]:
         """
-        Return two values: the entries allowed after a text, as a bit mask `(words,)`, and a refused first choice. If
-        the current string must end here because the entry that the model prefers does not fit, the second value is the
-        id of the preferred entry. Otherwise the second value is `None`.
+        Return two values: (1) the entries allowed after a text, as a bit mask `(words,)`; (2) an id or `None`. If the
+        string has no room for the entry with the highest score, and so must end here, the second value is the id of
+        this entry. Otherwise it is `None`.
 
         Args:
             reader (`Reader`): A reader that has read the text so far.
@@ -179,7 +179,10 @@ class StringLengths:
         return allowed, None
 
     def _fits(self, reader: Reader) -> np.ndarray:
-        """Return the entries that keep the length limits of the current string, as a bit mask `(words,)`."""
+        """
+        Return the set of entries that keep the length limits of the current string, as an `int32` array `(words,)`
+        with one bit for each vocabulary entry.
+        """
         (low, high), longest = reader.bounds, self.vocabulary.longest
         left = longest if high is None else min(max(high - reader.count, 0), longest)
         fits = self.vocabulary.fits(reader.state, left)
@@ -358,8 +361,9 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         """
         Return the JSON of an output, see `StringLengths.finish`.
 
-        `ids (sequence_length,)` are one row of the ids that `generate` returned. The row includes the prompt, because
-        the same JSON may occur after different prompts. Raise `ValueError` if the ids are not longer than the prompt.
+        `ids (sequence_length,)` are one row of the ids that `generate` returned. Give the row with its prompt, because
+        this processor may have seen the same JSON after several prompts. Raise `ValueError` if the ids are not longer
+        than the prompt.
         """
         ids, start = tuple(int(i) for i in ids), self.prompt_length
         if len(ids) <= start:

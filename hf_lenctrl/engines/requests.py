@@ -45,10 +45,13 @@ class Asked:
         Return the requested length from the arguments of a request; `None` if the request has no length options.
 
         Args:
-            extra_args (`dict`, *optional*): `length` (`int`, or the name of a limit), and optional `length_unit`
-                (default `"token"`; also `"module:name"`, a unit that the server has loaded), `length_constraint`
-                (default `"max"`) and `length_tolerance` (units, a share, or a list of two: below and above). For a
-                thinking model also `length_from` (a text or ids) and `thinking_budget`.
+            extra_args (`dict`, *optional*): Length options of the request. `length` is an `int`, or the name of a
+                predefined limit, such as `"bluesky"`. The others are optional. `length_unit` is a name in
+                `LENGTH_UNITS` (default `"token"`), or `"module:name"` for a unit that the server has loaded.
+                `length_constraint` has the default `"max"`. `length_tolerance` is a number of units, a share of the
+                length, or a list of two such numbers, below and above the length. For a thinking model,
+                `length_from` is the end-of-thoughts marker (a text or ids), after which the length is counted, and
+                `thinking_budget` is the maximum number of tokens of the thoughts.
 
         Raises:
             `ValueError`: if the length is missing, or if the length, unit, constraint, tolerance, marker or budget is

@@ -324,7 +324,10 @@ _FILLED = re.compile(r"([.!?,;:])\s*\1$|[,;:]\s*[.!?]$")
 
 
 def repeats(text: str) -> bool:
-    """Return whether a word or a pair of words occurs twice in a row."""
+    """
+    Return whether a text repeats a word, or a pair of words, immediately: "the the", "of the of the". Ignore case and
+    punctuation.
+    """
     words = [word.lower() for word in WORD.findall(text)]
     return any(words[i : i + n] == words[i + n : i + 2 * n] for n in (1, 2) for i in range(len(words) - 2 * n + 1))
 
@@ -336,8 +339,9 @@ def filled_end(text: str) -> bool:
 
 def text_quality(texts: Sequence[str]) -> dict[str, float]:
     """
-    Return the share of texts, 0 to 1, that have each of two faults: `"repeated"` (see the function `repeats`) and
-    `"filled_end"` (see the function `filled_end`). A text of the exact length can still have these faults.
+    Return two shares of the texts, from 0 to 1: `"repeated"` is the share for which the function `repeats` is true,
+    and `"filled_end"` is the share for which the function `filled_end` is true. A text of the exact length can still
+    have these faults.
 
     Example:
 

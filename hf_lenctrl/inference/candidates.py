@@ -39,8 +39,9 @@ class Job:
     Attributes:
         request (`Request`): The request. If all requests of a source share the job, this is the request with the
             greatest length.
-        planned (`int`, *optional*): Length that the decoder is conditioned on, in the unit that the model plans in. 0
-            if the request has a length but this job has no planned length, `None` if no length is requested.
+        planned (`int`, *optional*): Planned length, on which the decoder is conditioned, in the unit that the model
+            plans in. 0 means that the request has a length, but the job generates without a planned length. `None`
+            means that the request has no length.
         low, high (`int`): The lowest and the highest length that a candidate may have, in the requested unit.
         count (`int`): Number of candidates that the model generates.
         search (`SearchByLength`, *optional*): A search by length, which replaces the beam search.
@@ -145,8 +146,9 @@ class NBest(Single):
 
     def _ordered(self, request: Request, candidates: list[Candidate]) -> list[Candidate]:
         """
-        Return the candidates of a request, best first: ordered by `rerank` if the call asks for it, otherwise by
-        `token_score`. Without these scores, keep the order of the model. For a range, repeated texts come last.
+        Sort the candidates of a request, best first: by the function `rerank` if the call asks for it, otherwise by
+        `token_score`. Without token scores, keep the order in which the model returned the candidates. If the call
+        requests ranges of lengths, move candidates that repeat the text of a better candidate to the end.
         """
         scores = [candidate.token_score for candidate in candidates if candidate.token_score is not None] or None
         order, texts = list(range(len(candidates))), [candidate.text for candidate in candidates]

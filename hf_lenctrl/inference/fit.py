@@ -118,7 +118,7 @@ class _Request:
 
     @property
     def open(self) -> bool:
-        """Return whether the request still needs a text, because no text so far fits and has no fault."""
+        """Return whether the request still needs a text: every text so far has a fault or does not fit."""
         return not any(self.fits(candidate) and not candidate.faults for candidate in self.considered)
 
 

@@ -33,8 +33,9 @@ class ChoiceConfig:
         planned_shares (`tuple[float, ...]`): Planned lengths for the constraint `"max"`, as shares of the maximum
             length.
         beams (`int`): Total number of beams and of candidates for a request, divided among its searches.
-        natural_room (`int`): Maximum length of the natural text, which the model generates without a length, as a
-            multiple of the greatest requested length (plus 32 units).
+        natural_room (`int`): Factor of the maximum length of the natural text, which the model generates without a
+            planned length. The maximum is `natural_room` times the greatest requested length of the source, plus 32
+            units.
         few_lengths (`int`): A source with more requested lengths than this gets one search by length for all its
             lengths.
         shared_beams (`int`): Number of beams in each group of the search by length, and in the search for the natural

@@ -20,9 +20,9 @@ class SearchByLength:
     number of units, even if their numbers of tokens differ.
 
     A usual beam search compares hypotheses with unequal numbers of units left. This search has two groups for each
-    number of units: the best `beams` hypotheses that end with one of the `marks`, and the best `beams` others. The
-    groups are separate, because an unfinished text can be likely until it must end. One search produces texts of every
-    length.
+    number of units: the best `beams` hypotheses whose last entry is one of the `marks`, and the best `beams` others.
+    The groups are separate, so that hypotheses that stop inside a sentence, which can have higher scores, do not
+    displace the hypotheses that end a sentence. One search produces texts of every length.
 
     Args:
         table (`UnitTable`): Unit table, which counts the units of the model's token ids.

@@ -20,8 +20,9 @@ class PackedRows(Dataset):
         pairs: A map-style dataset with `input_ids` and `labels`.
         packing (`tuple[int, int]`): Maximum numbers of source tokens and target tokens in a row.
         seed (`int`, *optional*, defaults to 0): Seed of the order in which pairs are put into rows.
-        batch_size (`int`, *optional*, defaults to 1): The number of rows is made a multiple of `batch_size`, so that
-            the last batch is full too.
+        batch_size (`int`, *optional*, defaults to 1): Number of rows in a batch. To fill the last batch, pairs from
+            the rows with the most pairs get rows of their own, until the number of rows is a multiple of `batch_size`
+            (or no row has two pairs).
 
     Raises:
         `ValueError`: if a pair does not fit into a row.
