@@ -9,7 +9,7 @@ import torch
 from recipe_runs import ROOT
 
 import hf_lenctrl
-from hf_lenctrl.inference.edits import Edit, Edits, apply, reword
+from hf_lenctrl.inference.edits import Edits, apply, reword
 from hf_lenctrl.inference.ranking import first_changes, log_probabilities
 
 
@@ -127,7 +127,3 @@ def test_edits_belong_to_the_model_that_names_them(pipe, tmp_path, caplog):
     with pytest.raises(ValueError, match="got '../edits.json'; give its name alone"):
         hf_lenctrl.pipeline(tmp_path / "saved")
     shutil.rmtree(tmp_path / "saved")
-
-
-def test_an_edit_is_a_place_and_words():
-    assert apply("He is here.", [Edit(3, 5, "was")]) == "He was here."

@@ -286,19 +286,20 @@ class Choice(Single):
         self, edits: Edits, pools, best, requests, jobs, model, tokenizer, plain: dict[Pair, float]
     ) -> None:
         """
-        Add edited candidates to each pool in `pools` whose best candidate (in `best`) has a score below `edit_below`
-        and is not the natural text. Add their scores to `plain`. Under `"max"` there are none, because readers
-        found no gain by them.
+        Add edited candidates to each pool in `pools` whose best candidate (in `best`) does not fit, or has a score
+        below `edit_below` and is not the natural text. Add their scores to `plain`. `select` does not call this method
+        with the constraint `"max"`, because readers found no gain there.
         """
         natural = {(place, job.candidates[0].text) for place, job in self.natural.items()}
         starts: dict[int, dict[str, float]] = {}  # place -> texts to edit, with their scores
         searched = {job.request.place for job in jobs if job.search is not None}  # too many lengths to edit each
+        fitting = [
+            request.fits(pool[pair]["length"]) for request, pool, pair in zip(requests, pools, best, strict=True)
+        ]
         low = [
             k
-            for k, pair in enumerate(best)
-            if (plain[pair] < self.config.edit_below or not requests[k].fits(pools[k][pair]["length"]))
-            and (pair not in natural or not requests[k].fits(pools[k][pair]["length"]))
-            and pair[0] not in searched
+            for k, (pair, fits) in enumerate(zip(best, fitting, strict=True))
+            if pair[0] not in searched and not (fits and (pair in natural or plain[pair] >= self.config.edit_below))
         ]
         for job in jobs:
             starts.setdefault(job.request.place, {}).update({each.text: 0.0 for each in job.candidates})
@@ -312,7 +313,7 @@ class Choice(Single):
             place, low_end, high = requests[k].place, max(1, requests[k].low), requests[k].high
             scores = {text: plain[place, text] for text in starts[place]}
             found = reword(model, tokenizer, requests[k].source, edits, scores, count, low_end, high)
-            if found and not any(requests[k].fits(output["length"]) for output in pools[k].values()):
+            if found and not fitting[k]:
                 pools[k].clear()  # a token limit has cut all candidates
             for text, length in zip(found, count(list(found)), strict=True):
                 output = {"generated_text": text, "length": length, "length_unit": str(self.call.unit)}
