@@ -88,6 +88,12 @@ def save_chat_model(base: Path, adapter: Path) -> None:
     save_control(adapted, adapter)
 
 
+class Fork(AsyncKernelManager):
+    """The manager of a kernel that is a fork: nbclient would start a second one, for the same ports, elsewhere."""
+
+    has_kernel = True
+
+
 @pytest.fixture(scope="module")
 def execute(tmp_path_factory, shared_tokenizer, hub):
     """Runs a notebook on a tiny budget, in a copy of the repository's layout with small models; all in one kernel."""
@@ -106,7 +112,7 @@ def execute(tmp_path_factory, shared_tokenizer, hub):
     environment |= {"LENCTRL_NOTEBOOK_STEPS": "2", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     environment |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
     environment |= {"HF_HOME": str(tmp_path / "home"), "NO_PROXY": "127.0.0.1"}
-    kernel = AsyncKernelManager(owns_kernel=False)
+    kernel = Fork(owns_kernel=False)
     kernel.write_connection_file()
     code, file = "runpy.run_module('ipykernel_launcher', run_name='__main__')", kernel.connection_file
     process = Process(code, "-f", file, cwd=tmp_path / "notebooks", **environment)
