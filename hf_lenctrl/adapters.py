@@ -158,9 +158,12 @@ def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
 
 def _from_pretrained(name, **kwargs) -> Any:
     """
-    Load the adapter `name` for `from_pretrained` of a length-controlled class. Return `None` if Transformers must load
-    the model itself. This is the case if there is no adapter, or if an Auto class already replaced an adapter by its
-    base model and the adapter's folder stores no length control.
+    Load the adapter `name` for `from_pretrained` of a length-controlled class. Return `None` if `name` is not an
+    adapter; Transformers must then load the model itself.
+
+    An Auto class that gets an adapter passes its base model as `name`, and the adapter in `adapter_kwargs`. Load this
+    adapter and base model. But return `None` if no length control is stored with the adapter. Transformers then loads
+    the base model and attaches the adapter.
     """
     adapter = (kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path")
     if name is None or not is_adapter(adapter or name, **kwargs):

@@ -23,7 +23,8 @@ def answer_progress(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Return the progress and the length of the answers in a batch. The answer of a row consists of the labels that are
-    not -100, until EOS. The first label of a row belongs to the prompt, because no position predicts this label.
+    not -100. EOS and the labels after EOS belong to the answer, but they add no units. The first label of a row
+    belongs to the prompt, because no position predicts this label.
 
     Args:
         table (`UnitTable`): The unit table of the labels' vocabulary.

@@ -60,8 +60,9 @@ def token_limit(
 
     `positions` is the number of decoder positions; `None` means that there is no maximum. The limit is at most
     `positions + 1`, because the decoder never reads the last token. `apart` is the number of tokens in a causal
-    model's prompt; 0 for an encoder-decoder. Raise `ValueError` if this prompt and the lowest allowed length together
-    need more than `positions`.
+    model's prompt; 0 for an encoder-decoder. `prompt_length` already includes these tokens, so `apart` does not change
+    the limit. Raise `ValueError` if the `apart` tokens and the lowest allowed length together need more than
+    `positions`.
     """
     # A word is many tokens in a character decoder; a character is up to four tokens in byte-level BPE.
     per_unit: float = {"token": 2, "byte": 2, "word": 24, "zh_word": 24}.get(table.unit, 8 if table.states > 3 else 2)
@@ -148,7 +149,8 @@ class _Options:
 def rows_of_each(model, arguments: dict[str, Any]) -> int | None:
     """
     Return the number of rows that `model.generate(**arguments)` makes for each prompt, as beams or returned sequences.
-    Return `None` if the call sets a cache or a special search (such as assisted generation), or uses no cache.
+    Return `None` if the call cannot use a cache from `read_once`. This is the case if the call passes a cache, sets
+    `cache_implementation` or `prefill_chunk_size`, uses no cache, or uses assisted or custom generation.
     """
     options = _Options(arguments, model.generation_config)
     own = ("custom_generate", "assistant_model", CACHE)

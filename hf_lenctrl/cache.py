@@ -1,5 +1,5 @@
-"""Helpers for the key-value cache: its name in the installed transformers, and a function that reads a shared prompt
-once.
+"""Helpers for the key-value cache: the name of the cache argument in the installed transformers, and a function that
+reads a shared prompt once.
 """
 
 import functools

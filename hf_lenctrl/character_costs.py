@@ -65,7 +65,7 @@ class Unit:
             If a constraint must forbid the character in this state, the function returns `(units, state, False)`.
         kind (`Callable`, *optional*): A function from a character to its kind, any hashable value; by default the
             character itself. Characters of the same kind have the same transitions. A byte-level tokenizer can emit
-            450,000 characters, so a function with few kinds saves time.
+            450,000 different characters, so a function with few kinds saves time.
         count (`Callable`, *optional*): A function from a text to its number of units; by default `add_up`.
         name (`str`, *optional*, defaults to `"unit"`): The name of the unit in messages.
 
@@ -221,9 +221,10 @@ class Cost(Unit):
 
 class Learned(Unit):
     """
-    A unit whose automaton is learned from `measure`, a function from a text to its number of units. Two texts lead to
-    the same state if each of the `endings` adds the same number of units to both texts. `kind` is a function from a
-    character to the character that represents all similar characters. `options` are further arguments of `Unit`.
+    A unit whose automaton is learned from `measure`, a function from a text to its number of units. `endings` are
+    texts to append. Two texts lead to the same state if each ending adds the same number of units to both texts.
+    `kind` is a function from a character to the character that represents all similar characters. `options` are
+    further arguments of `Unit`.
 
     A constraint forbids a character that reduces the number of units of a text.
     """
@@ -291,8 +292,10 @@ class Columns(Learned):
 
     def loose(self, context: int) -> int | None:
         """
-        Return the id of the merged state that represents the state `context`: -1 for states after text, -2 for states
-        after a joiner, and `None` for other states.
+        Return the id of the merged state that represents the state `context`. The id is -1 for states in which each
+        base character (such as a letter, an ideograph or an emoji) has the same transition as at the start of a text.
+        The id is -2 for other states that follow a joiner (U+200D) after one of these states. Return `None` for all
+        other states.
         """
         return self._stands.get(context)
 
@@ -368,8 +371,8 @@ class OpenCharacters:
 
     def is_common(self, missing: int, group: int) -> bool:
         """
-        Return whether a group of incomplete characters is common: whether its first character belongs to a living
-        script or is an emoji, or whether two or more bytes are missing.
+        Return whether a group of incomplete characters is common. A group is common if two or more bytes are missing,
+        or if its lowest code point is below U+3400, from U+F900 to U+FFFF, or from U+1F000 to U+1FAFF (emoji).
         """
         first = self._group[missing].index(group) << 6 * missing
         return first < 0x3400 or 0xF900 <= first < 0x10000 or 0x1F000 <= first < 0x1FB00 or missing > 1

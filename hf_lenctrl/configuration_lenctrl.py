@@ -31,15 +31,17 @@ class LengthControlRules:
 
     Fields:
         length_encoding (`str`, defaults to `"ldpe"`): The encoding through which the decoder reads the length.
-            `"ldpe"`, `"lrpe"` and `"pre"`: see `hf_lenctrl.length_encoding`. `"pre_noise"`: `"pre"` with Gaussian
-            noise (standard deviation 2 / d_model) on the ratio in training, as its authors train it. `"learned"`: an
-            embedding of the remaining length (LenEmb, Kikuchi et al. 2016; Nguyen et al. 2023, eq. 18-19); if
-            `encoder_length_embedding` is set, the encoder uses the same table. `"scale"`: token embeddings are
-            multiplied by the length (LC, Liu et al. 2018; see `length_scale`). `"none"`: no encoding.
+            `"ldpe"`, `"lrpe"` and `"pre"`: see `hf_lenctrl.length_encoding`. `"pre_noise"`: `"pre"`, but in training
+            with Gaussian noise (standard deviation 2 / d_model) on the ratio progress / length, as the authors of PRE
+            train it (Botcazou et al. 2026). `"learned"`: an embedding of the remaining length (LenEmb, Kikuchi et al.
+            2016; Nguyen et al. 2023, eq. 18-19); if `encoder_length_embedding` is set, the encoder uses the same
+            table. `"scale"`: token embeddings are multiplied by the length (LC, Liu et al. 2018; see `length_scale`).
+            `"none"`: no encoding.
         encoder_length_embedding (`bool`, defaults to `False`): Add an embedding of the length to each input embedding
             of the encoder (Nguyen et al. 2023, eq. 16-17).
-        length_head (`bool`, defaults to `False`): Add a head to cross-attention, over the decoder positions so far
-            (Nguyen et al. 2023, eq. 20-24); see `LengthHeadAttention`.
+        length_head (`bool`, defaults to `False`): Add a length head to cross-attention: a weighted mean of the inputs
+            of this attention over all decoder positions up to the current one (Nguyen et al. 2023, eq. 20-24); see
+            `LengthHeadAttention`.
         learned_lengths (`int`, defaults to 512): Number of rows in the embedding tables of `"learned"` and
             `encoder_length_embedding`, one row for each length from 0. Greater lengths share the last row, and lengths
             below 0 share the first row.
@@ -71,8 +73,8 @@ class LengthControlRules:
             without length control.
         trained_lengths (`dict`, *optional*): Percentiles of the lengths of the training targets, in units: `"1%"`,
             `"50%"`, `"99%"` and `"max"`. `generate` warns if a length is far outside the range from `"1%"` to `"99%"`.
-        unit_states (`int`, defaults to 1): Number of states of the model's `UnitTable`; `set_unit_table` sets this
-            field.
+        unit_states (`int`, defaults to 1): Number of states of the model's `UnitTable`, which is a finite automaton
+            over tokens. `set_unit_table` sets this field.
     """
 
     length_encoding: str = "ldpe"
@@ -105,7 +107,10 @@ class LengthControlRules:
 
     @property
     def length_controlled(self: Any) -> bool:
-        """Return whether the network reads the length."""
+        """
+        Return whether the decoder or the encoder reads the length: through a length encoding, or through the length
+        embedding of the encoder. Length tokens in the source do not count.
+        """
         return self.length_encoding != "none" or self.encoder_length_embedding
 
     @property
@@ -283,7 +288,10 @@ class LenCtrlCausalLMConfig(LengthControlRules, _HoldsConfig):
     absolute_positions: bool = True
 
     def validate_causal_length_control(self):
-        """Raise `ValueError` if the value of a field needs an encoder, or would break a pretrained causal model."""
+        """
+        Raise `ValueError` if the value of a field needs an encoder, or would remove the model's positions or change
+        its embeddings of the prompt.
+        """
         if not self.absolute_positions:
             raise ValueError("absolute_positions=False would take a causal model's positions away; leave it out")
         for name in ("encoder_length_embedding", "length_head", "length_tokens"):

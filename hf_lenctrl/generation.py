@@ -27,8 +27,8 @@ _PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids",
 @dataclass(frozen=True)
 class PromptSpan:
     """
-    The columns of a causal model's prompt in a call of `generate`, and the counter for an answer after thoughts
-    (reasoning text).
+    The columns of a causal model's prompt in the attention mask of a call of `generate`, and the counter for an answer
+    after thoughts (reasoning text).
     """
 
     start: int  # cached columns before the ids
@@ -108,7 +108,9 @@ class Resolved:
 
 def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tolerance) -> Resolved:
     """
-    Resolve the length options of a call of `generate`: fill in the defaults, and choose the mode.
+    Resolve the length options of a call of `generate`: fill in the defaults, and choose one of three modes. In the
+    mode `"stock"`, `generate` calls the base class without length options. In the mode `"none"`, it calls a
+    length-controlled model without a length. In the mode `"length"`, it requires a length.
 
     Args:
         config (`PreTrainedConfig`): The model's configuration; only `length_controlled` and `length_optional` are

@@ -244,10 +244,11 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     def _fallback_scores(self, ends, silent, state, remaining, slack, left):
         """
         Return the scores of rows without an allowed entry, `(rows, vocab_size)`. Allow the first of these that is
-        possible: (1) entries that complete the text, if the text cannot end here; (2) EOS; (3) entries that add no
-        units; (4) EOS, even if other processors forbid it. `ends` are the scores of the EOS ids, and `silent` are the
-        scores of the entries that add no units, before any mask. Both have a row for each text. For the other
-        arguments see `constrain`.
+        possible: (1) if the text cannot end here (inside a character), entries after which the text can still get an
+        allowed length, even if other processors forbid these entries; (2) EOS; (3) entries that add no units; (4) EOS,
+        even if other processors forbid EOS. `ends` are the scores of the EOS ids, and `silent` are the scores of the
+        entries that add no units, before any mask. Both have a row for each text. For the other arguments see
+        `constrain`.
         """
         rules = self.rules
         completes = rules.fits_window(state, remaining, slack)

@@ -4,7 +4,7 @@
 before each position, `length (batch_size, 1)` is the length in units, at least 1, and `dim` is the width of the
 encoding, at least 1. These functions return `(batch_size, sequence_length, dim)` in float32: even columns are sines,
 odd columns are cosines. They use no table, so no length is out of range. The functions `fairseq_*` compute the
-different formulas of the authors' code.
+formulas of the code of Takase & Okazaki (2019), which differ from the equations of their paper.
 """
 
 import math
@@ -18,8 +18,9 @@ _LOG_10000 = math.log(10000.0)
 
 def _make_columns(dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Return two tensors `(dim,)` with a value for each column j of an encoding: the exponent `2 floor(j/2) / dim`, and
-    the phase, which is pi/2 in odd columns, so that their sines are cosines.
+    Return two tensors `(dim,)` with a value for each column `j` of an encoding: the exponent `2 floor(j/2) / dim`, and
+    the phase, which is 0 in even columns and pi/2 in odd columns. In odd columns, `sin(angle + phase)` is
+    `cos(angle)`.
     """
     j = torch.arange(dim, device=device)
     return (j - j % 2).float() / dim, (j % 2) * (math.pi / 2)  # (dim,) each
@@ -133,9 +134,9 @@ def fairseq_sinusoidal(argument: torch.Tensor, dim: int, log_base: float | torch
 
 def fairseq_ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     """
-    Return LDPE as in Takase & Okazaki's code: PE (`fairseq_sinusoidal`) of the remaining length plus 2. The code
-    counts EOS, so the argument of PE is 2 when EOS should follow. If the text is one unit too long, the argument is 1,
-    which is the index of fairseq's padding row, so the encoding is all zeros.
+    Return LDPE as in Takase & Okazaki's code: PE (`fairseq_sinusoidal`) of `length - progress + 2`. Neither `length`
+    nor `progress` counts EOS. When EOS should follow, the argument of PE is 2. If the text is one unit too long, the
+    argument is 1, which is the index of fairseq's padding row, so the encoding is all zeros.
     """
     argument = length.float() - progress.float() + 2  # (B, T)
     return fairseq_sinusoidal(argument, dim) * (argument != 1).unsqueeze(-1)

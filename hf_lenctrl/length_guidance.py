@@ -85,9 +85,9 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
 
     def _origin(self, ids: torch.Tensor) -> torch.Tensor | None:
         """
-        Return for each row of `ids` the index that this row had in the last call, `(rows,)`. The search uses the ids
-        without the new token, because beam search reorders rows and does not tell a logits processor how. Return
-        `None` if the last call did not have a row, or if the cache cannot be reordered.
+        Return for each row of `ids` the index that this row had in the last call, `(rows,)`. The method compares the
+        ids without the new token, because beam search reorders rows and does not tell a logits processor how. Return
+        `None` if any row of `ids` was not in the last call, or if the cache cannot be reordered.
         """
         last = self.ids
         if last is None or not hasattr(self.cache, "reorder_cache") or ids.shape != (len(last), last.shape[1] + 1):

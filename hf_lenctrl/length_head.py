@@ -11,9 +11,10 @@ from .cache import CACHE, takes_cache
 
 class _Watched:
     """
-    A proxy of an attention module for one call. It records the concatenated outputs of the heads, which enter the
-    output projection, the submodule with the name `name`. It then calls this submodule, because PEFT or a quantizer
-    may have replaced the projection. The attention module itself stores nothing.
+    A proxy of an attention module for one call of `forward`. `name` is the name of the submodule that is the output
+    projection. When `forward` calls this submodule, the proxy stores the argument, the concatenated outputs of the
+    heads, in its attribute `heads`. The proxy then calls the attention module's current submodule, which PEFT or a
+    quantizer may have replaced. The attention module itself does not change.
     """
 
     heads: torch.Tensor  # (B, T, heads * width), set by `_project`
@@ -47,9 +48,9 @@ class LengthHeadAttention:
 
     The equations in the paper divide by a sum that can be zero. Here the weight `a_k` of a position is one positive
     number: the sum of the heads is averaged over the width of a head, and softplus makes the mean positive. The sum of
-    eq. 22 ends at the last known position. The factor of eq. 24 is computed at position `k`, because a factor common
-    to all positions would cancel in eq. 23. The projection of eq. 20 is split into two blocks of rows, `out_proj` and
-    `length_out`.
+    eq. 22 ends at position `t`, the last position that the decoder knows. The factor of eq. 24 is computed at position
+    `k`, because a factor common to all positions would cancel in eq. 23. The projection of eq. 20 is split into two
+    blocks of rows, `out_proj` and `length_out`.
 
     Numerator and denominator are running sums. The decoder's cache stores them as an additional layer for each layer
     of the decoder. So a step with a cache adds one term, and beam search reorders the sums with the cache.
@@ -63,8 +64,8 @@ class LengthHeadAttention:
 
     def add_length_control(self: Any) -> None:
         """
-        Add the linear layer `length_out`, the only parameter that the base class does not have. `control` calls this
-        method once.
+        Add the linear layer `length_out`, the only parameter that the base class does not have. `control` (in
+        `controlled_parts`) calls this method once, after it has added this mixin to an attention module.
         """
         output = self.out_proj if hasattr(self, "out_proj") else self.o  # T5's name
         self.length_out = LengthHeadOutput(output.out_features, output.out_features, bias=False)

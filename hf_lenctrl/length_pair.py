@@ -36,7 +36,10 @@ def units_apart(length, unit: str | Unit) -> tuple[Any, tuple[str, Any] | None]:
 
 
 def check_pair(constraint: str | None) -> str:
-    """Return the constraint for a length in two units. Raise `ValueError` if the constraint is `None`."""
+    """
+    Return `constraint` unchanged. Raise `ValueError` if `constraint` is `None`, because a length in two units needs a
+    constraint.
+    """
     if constraint is None:
         raise ValueError("a length in two units needs a constraint, got None; pass 'max' or 'exact', or one unit")
     return constraint
@@ -70,8 +73,8 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
     Two separate masks are not enough, because the ending with the fewest words may have too many characters. So this
     class searches the product of the two automata. For each pair of states and each remaining length in the first
     unit, a dynamic program finds the minimum length that the rest of the text needs in the second unit. No output
-    exceeds a limit. An output may miss an exact length if entries that count in neither unit use up its positions;
-    `generate` then warns.
+    exceeds a limit. An output may miss an exact length if entries that add no units, in either table, fill the output
+    up to the maximum number of tokens. `generate` then warns.
 
     Args:
         first (`LengthConstraintLogitsProcessor`): The constraint on the length in the first unit.

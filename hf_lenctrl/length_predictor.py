@@ -177,8 +177,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
         """
-        Load a predictor, as the base class does. Raise `OSError` if the index of the weights is unsafe, see
-        `check_shards`.
+        Load a predictor, as the base class does. Raise `OSError` if an index of the weights names a file outside the
+        predictor's folder (see `shards.check_shards`).
         """
         check_shards(pretrained_model_name_or_path, kwargs.get("subfolder"))
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
@@ -346,8 +346,8 @@ def register() -> None:
 
 def _encoder_kind(config) -> tuple[Any, dict]:
     """
-    Return the Auto class that builds the encoder of `config`, and the keyword arguments for this call. The arguments
-    leave out the pooler, because the predictor does not use a pooler.
+    Return the Auto class that builds the encoder of `config`, and the keyword arguments for `from_config` or
+    `from_pretrained` of this class. The arguments leave out the pooler, because the predictor does not use a pooler.
     """
     if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING and getattr(type(config), "is_encoder_decoder", False):
         return AutoModelForTextEncoding, {}  # `AutoModel` would add T5's decoder

@@ -36,8 +36,9 @@ def end_spent(scores: torch.Tensor, spent: torch.Tensor, best: Any, eos: torch.T
     End texts that have no units left, if the model would add another unit, such as the next word. Without this step,
     such a text would get entries that add no units: white space, or more letters of the last word.
 
-    In each of these rows whose most likely entry is masked and whose text may end, mask in place all entries except
-    EOS and entries with at least 5 % of the probability of the most likely entry, such as a full stop.
+    `best` holds the most likely entry of each of these rows before any mask. If this entry is masked in `scores` and
+    an EOS is allowed, mask other entries of the row in place. EOS stays allowed, and so do allowed entries with at
+    least 5 % of the probability of the most likely entry, such as a full stop.
 
     Args:
         scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): The masked scores.
@@ -57,8 +58,8 @@ def end_spent(scores: torch.Tensor, spent: torch.Tensor, best: Any, eos: torch.T
 
 class Table(Protocol):
     """
-    The finite automaton of a unit, with `S` states and `V` vocabulary entries: a `UnitTable`, or its copy for an
-    answer after thoughts (reasoning text).
+    The finite automaton of a unit, with `S` states and `V` vocabulary entries: a `UnitTable`. For an answer after
+    thoughts (reasoning text), it is a modified copy of the model's table, see `AnswerMarker.tables`.
     """
 
     weights: torch.Tensor  # (S, V)
@@ -117,7 +118,8 @@ class Rules:
             positions: its units times `pace`, minus `reach` for each entry that must follow before the text may end,
             plus a correction for the next state. The correction is above 0 if the next unit needs fewer than `pace`
             entries there, and below 0 if it needs more.
-        first (pair of tensors): Units and `gain` of the entries that may begin a text.
+        first (pair of tensors of shape `(n,)`): Units and `gain` of the `n` columns that are allowed in state 0, the
+            start, without EOS and `silent` entries.
     """
 
     def __init__(self, table: Table, eos: tuple[int, ...], constraint: str):
@@ -302,11 +304,15 @@ class Rules:
     def _moves(self) -> tuple[dict[tuple[int, int], int], list[int], dict[int, int], int]:
         """
         Return four values that describe the transitions. A set of states is an integer whose bit `s` stands for state
-        `s`. A set of numbers of units is an integer whose bit `w - 1` stands for `w` units. (1) A dictionary from
-        `(target, units)`, a state and a set of numbers of units, to a set of states. It contains the states from which
-        entries lead to `target`, and these entries add exactly the numbers of units in `units` (0 is ignored). (2) A
-        list: for each state, the set of the state and of all states that entries without units reach from it. (3) A
-        dictionary from a number of units to the set of states in which an EOS may end the text and costs this number.
+        `s`. A set of numbers of units is an integer whose bit `w - 1` stands for `w` units.
+
+        (1) A dictionary. Each key is a pair `(target, units)`: a state, and a set of numbers of units. The value is
+        the set of states with this property: the entries that lead from the state to `target` and add units add
+        exactly the numbers in `units`.
+        (2) A list. Item `s` is the set of states that a text in state `s` can reach by any number of entries that add
+        no units. State `s` itself is in the set.
+        (3) A dictionary. Each key is a number of units. The value is the set of states in which an EOS may end the
+        text and adds this number of units.
         (4) The maximum number of units of an entry or EOS, plus 1.
         """
         usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()
@@ -446,7 +452,10 @@ class Rows:
             return scores
 
     def _slots(self, keys: torch.Tensor) -> torch.Tensor | None:
-        """Return the indices of the rows of the keys in the tensor `kept`; `None` if the row of a key is missing."""
+        """
+        Return the index in `kept` of the mask row of each key, with the shape of `keys`. A key is the number that
+        `__call__` computes for a pair of a state and a number. Return `None` if any of the rows is not in the cache.
+        """
         if self.made == 0:
             return None
         place = torch.searchsorted(self.keys, keys).clamp(max=self.made - 1)

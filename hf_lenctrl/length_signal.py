@@ -43,9 +43,9 @@ class EncoderLengthEmbedding(nn.Embedding):
 def tell_peft(config) -> None:
     """
     Register in PEFT the default target modules for the model type of a configuration, if a script has imported PEFT.
-    The targets are the modules of length control, which an adapter then trains and saves, and PEFT's own targets for
-    the inner model. If PEFT does not know the inner model, the query and value projections of attention replace PEFT's
-    targets.
+    The targets are the modules of length control, which an adapter then trains and saves, and some modules of the
+    pretrained model. If the configuration is of a wrapper (see `wrapper`) and PEFT knows the wrapped model, these are
+    PEFT's own targets for the wrapped model. Otherwise they are the query and value projections of attention.
     """
     peft = sys.modules.get("peft.utils")
     if peft is not None:
@@ -116,12 +116,13 @@ def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> No
 def required_length(length, config, rows: torch.Tensor, training: bool) -> torch.Tensor:
     """
     Return the length of each row, `(batch_size,)`: the argument `length`, or else the default, `config.length`. If
-    both are `None` and `config.length_optional` is set, return 0 for each row, which switches length control off.
-    `rows` is any tensor with the rows and the device of the batch.
+    both are `None` and `config.length_optional` is set, return 0 for each row, which switches length control off. In
+    training, `length` is required, because each row has a different length. `rows` is any tensor with the rows and the
+    device of the batch.
 
     Raises:
-        `ValueError`: if no length is given and `config.length_optional` is not set; if `length` is `None` in training,
-            which does not use the default, because each row has a different length; or if a length is invalid.
+        `ValueError`: if `length` is `None` in training, even if `config.length_optional` is set; if `length` and
+            `config.length` are `None` and `config.length_optional` is not set; or if a length is invalid.
     """
     if length is None and training:
         raise ValueError(

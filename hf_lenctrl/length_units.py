@@ -360,7 +360,8 @@ def save_unit_table(tokenizer, unit: str) -> Path:
     """
     Save the unit table of a tokenizer as `unit_tables/<unit>.safetensors` in the tokenizer's folder, and return the
     path of the file. `UnitTable.from_tokenizer`, the pipeline and vLLM then load the file, which saves time with large
-    vocabularies. If the vocabulary or a package that counts has changed, they log a warning and build the table again.
+    vocabularies. If the tokenizer, the code that builds the table, or a package that the counting uses (such as
+    `wcwidth`) has changed, they log a warning and build the table again.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): A tokenizer that was loaded from a folder or from the Hub. For a

@@ -104,7 +104,8 @@ def check_tolerance(tolerance, constraint) -> None:
 def parse_tolerance(words: Sequence[str]):
     """
     Parse the tolerance of a command line: either one word for both sides of the length, or two words, for shorter and
-    for longer outputs. A word is a number of units (`4`) or a share of the length (`0.1`).
+    for longer outputs. A word is a number of units (`4`) or a share of the length (`0.1`). Return the number (an `int`
+    or a `float`), or a tuple of two numbers. Raise `ValueError` if the tolerance is invalid, see `check_tolerance`.
     """
     sides = tuple(int(word) if word.isdecimal() else float(word) for word in words)
     tolerance = sides[0] if len(sides) == 1 else sides

@@ -328,8 +328,8 @@ def _make_parts(head: Any, stock: ModuleType) -> None:
     Create the encoder, decoder and attention classes of a model family such as BART. They get the names
     `LenCtrl{Family}{Encoder,Decoder,Attention}` in this module. `head` is our model class with a language-model head,
     and `stock` is the module of Transformers with the base classes. The classes exist as soon as this module is
-    imported, so that another process can unpickle a model. `control` changes the classes of a model's submodules to
-    these classes.
+    imported, so that another process can unpickle a model. The function `control` (in `controlled_parts.py`) changes
+    the class of a submodule to one of these classes.
     """
     family = head.model_class.__name__.removeprefix("LenCtrl").removesuffix("Model")
     parts = {"Encoder": LengthControlledEncoder, "Decoder": LengthControlledDecoder, "Attention": LengthHeadAttention}

@@ -17,8 +17,8 @@ from .wrapper import LengthControlWrapper
 
 class _BaseModel:
     """
-    The inner model of a `LenCtrlForCausalLM` (`whole`) without its head. Libraries that add a head, such as TRL, call
-    this object as the base model.
+    The inner model of the wrapper `whole`, a `LenCtrlForCausalLM`, but without the language-model head. Libraries that
+    add a head, such as TRL, call this object as the base model.
     """
 
     def __init__(self, whole: Any):
@@ -53,7 +53,8 @@ class _BaseModel:
 
 class LenCtrlForCausalLM(LengthControlWrapper):
     """
-    A model of `AutoModelForCausalLM` whose `forward` and `generate` take `length`.
+    A wrapper that adds length control to a causal model, one that `AutoModelForCausalLM` loads. The wrapper's
+    `forward` and `generate` take `length`.
 
     `length` is the length of the answer. The length encoding is added to the answer tokens, and to the last prompt
     token, which predicts the first answer token. Earlier prompt tokens get no encoding, so the same prompt cache works

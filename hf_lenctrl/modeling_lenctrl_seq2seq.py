@@ -12,7 +12,8 @@ from .wrapper import LengthControlWrapper
 
 class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[misc, override]
     """
-    A model of `AutoModelForSeq2SeqLM` whose `forward` and `generate` take `length`. Only the decoder reads the length.
+    A wrapper that adds length control to an encoder-decoder, one that `AutoModelForSeq2SeqLM` loads. The wrapper's
+    `forward` and `generate` take `length`. Only the decoder reads the length.
 
     Args:
         config (`LenCtrlSeq2SeqLMConfig`): Configuration of the new model.
@@ -79,7 +80,8 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
         Run the inner model's `forward` with two more arguments, `length` and `progress`.
 
         For both arguments and for errors, see `LengthControlledForConditionalGeneration.forward`. The other arguments
-        are those of the inner model. A length-controlled model needs decoder ids, decoder embeddings or labels.
+        are those of the inner model. If `config.length_controlled` is true (the network reads the length), the call
+        needs decoder ids, decoder embeddings or labels. If it is false, the call accepts no `length`.
         """
         ids: torch.Tensor | None = decoder_input_ids
         embeds: torch.Tensor | None = decoder_inputs_embeds

@@ -80,8 +80,8 @@ _SYLLABLES = {
 def _matches(pattern: regex.Pattern, kinds: str, kind: regex.Pattern) -> Unit:
     """
     Build the unit that counts the matches of `pattern` in a text. The pattern `kind` has a group for each kind of
-    character, and `kinds` has an example of each kind, in the order of the groups. The automaton is learned (see
-    `Learned`) with endings of one or two characters, which are enough to distinguish its states.
+    character, and `kinds` has an example of each kind, in the order of the groups. `Learned` builds the automaton. To
+    distinguish two states, it appends strings of one or two examples to a text and compares the added units.
     """
     endings = [*kinds, *map("".join, itertools.product(kinds, repeat=2))]
     return Learned(lambda text: len(pattern.findall(text)), endings, lambda one: kinds[kind.match(one).lastindex - 1])

@@ -163,9 +163,9 @@ class AnswerMarker:
 
 class _Count:
     """
-    A counter of the units of bytes that need not be one vocabulary entry; it splits the bytes into several entries.
-    `weights` and `following` have a row for each state and a column for each entry: the added units, and the next
-    state.
+    A counter of the units in a byte string. The byte string need not be a vocabulary entry: the counter splits the
+    string into one or more entries. `weights` and `following` have a row for each state and a column for each entry:
+    the added units, and the next state.
     """
 
     def __init__(self, marker: AnswerMarker, weights: torch.Tensor, following: torch.Tensor):
@@ -325,8 +325,9 @@ class ThinkingBudgetLogitsProcessor(LogitsProcessor):
 
     def __call__(self, input_ids, scores):
         """
-        Return `scores (rows, vocab_size)`. In rows whose thoughts are over the budget, only the next id of the marker
-        is allowed. `input_ids` has the shape `(rows, sequence_length)`.
+        Return `scores (rows, vocab_size)`. The budget is used up when `thoughts.budget` ids follow the prompt. From
+        then on, a row that is still inside its thoughts may only continue with the next id of the marker. `input_ids`
+        has the shape `(rows, sequence_length)`.
         """
         over, marker = input_ids.shape[1] - self.prompt_length - self.thoughts.budget, self.thoughts.marker.ids
         if not 0 <= over < len(marker):

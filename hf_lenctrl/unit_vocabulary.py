@@ -280,10 +280,11 @@ class CostVocabulary:
 
     def _successors(self, context: int, missing: int, row, class_of: dict[_Pair, _Pair]) -> dict[int, tuple]:
         """
-        Return the successors of an incomplete character (first bytes only) in a context. `row` is the row of its
-        group. If one byte is missing, return a dictionary from each kind of the complete character to the transition
-        of the `Unit`. Otherwise return a dictionary from each group that one more byte leads to, to the representative
-        of this group in `class_of`.
+        Return the successors of an incomplete character (first bytes only) in a context. `missing` is the number of
+        missing bytes. `row` is the row of the character's group, with a value for each possible next byte (see
+        `OpenCharacters`). If one byte is missing, return a dictionary from each kind of the complete character to the
+        transition of the `Unit`. Otherwise return a dictionary from each group that one more byte leads to, to the
+        representative of this group in `class_of`.
         """
         reached = set(row) - {-1}
         if missing == 1:
@@ -470,8 +471,9 @@ class _Columns:
 
         A state is a tuple. Its first two fields are flags: text has begun, and white space is last. Its last field is
         the incomplete character at the end (first bytes only), or an empty value. Inside an incomplete character, only
-        `continuing` entries are allowed. Any other entry is forbidden there. It leads to the same next state as from
-        the state after text, and adds `lost` units more than there.
+        `continuing` entries are allowed. Any other entry is forbidden. From such a state, a forbidden entry leads to
+        the same next state as from the state after text, but adds `lost` more units. A special entry never changes
+        the state and adds no units.
 
         Args:
             order (`list[tuple]`): The first states: the start, the state after text, and the state after white space,
@@ -517,8 +519,8 @@ _BYTE_PIECE = re.compile(r"<0x([89A-Fa-f][0-9A-Fa-f])>")  # byte fallback; ASCII
 
 def _bytes_of(piece: str) -> bytes:
     """
-    Return the bytes of a piece of byte-level BPE. If a character is not in the byte-level alphabet, the piece is plain
-    text.
+    Return the bytes of a piece of byte-level BPE. If a character is not in the byte-level alphabet, return the piece
+    as UTF-8.
     """
     try:
         return piece.translate(_BYTE_OF).encode("latin-1")

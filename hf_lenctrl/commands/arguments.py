@@ -157,7 +157,7 @@ class DataArguments(SplitArguments):
 
 @dataclass
 class RunArguments:
-    """Options of the training method, of the tests, and of the model card."""
+    """Options of the training method, of the evaluation on the test rows, and of the model card."""
 
     length_noise: int = option(0, "Most units that noise adds to or takes from a training length")
     overshoot_share: float = option(0.0, "Share of training rows that teach how a text ends when no length remains")
@@ -209,8 +209,8 @@ class CommandParser(HfArgumentParser):
 
     def add_window(self, help: str) -> None:
         """
-        Add the option `--length_tolerance`, with one value (for both sides of the window) or two values (below,
-        above).
+        Add the option `--length_tolerance`, which sets the window: the range of allowed lengths around a requested
+        length. The option takes one value for both sides, or two values (below, above), see `parse_tolerance`.
         """
         self.add_argument("--length_tolerance", nargs="+", action=_Window, help=help)
 

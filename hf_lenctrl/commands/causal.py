@@ -255,7 +255,10 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> AnswerTrainer:
 
 
 def card_of(options: CausalArguments, args, trainer: AnswerTrainer, history) -> TrainingRun:
-    """Collect the facts about a run for the model card. `history` holds sentences about the training, see `fit`."""
+    """
+    Collect the facts about a run for the model card. `history` holds sentences about the training, see `fit` in
+    `run.py`.
+    """
     settings = {name: getattr(options, name) for name in _OWN_SETTINGS if options.lora_r or "lora" not in name}
     settings |= {"adapter": Path(options.adapter).name} if options.adapter is not None else {}
     settings |= {"length_from": options.length_from} if options.length_from is not None else {}
@@ -299,7 +302,7 @@ def load_tokenizer(options: CausalArguments) -> Any:
 def main(argv=None) -> dict:
     """
     Train a causal model and save it. Write the model card, and upload both if `push_to_hub` is set. Return the
-    training metrics, see `fit`.
+    training metrics of Trainer, or an empty dictionary if the training was already finished.
     """
     options, args = parse(argv)
     set_up(args)

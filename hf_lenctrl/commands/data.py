@@ -47,7 +47,7 @@ class RowReport:
 def load_splits(args: SplitArguments) -> DatasetDict:
     """
     Load the train, validation and test rows, with text columns `source` and `target`. If `args.keep_length_column` is
-    set, train also has a column `keep_length`.
+    set, train also has a boolean column `keep_length`. It is true for rows that are never trained without a length.
 
     If the validation or test split is missing, it is cut from train, unless its share is 0. A hash of each row's group
     (`args.group_column`), or of its source if there are no groups, chooses the rows. So a group is never in two
@@ -198,7 +198,7 @@ def tokenize(
 ) -> tuple[DatasetDict, list[RowReport]]:
     """
     Tokenize the splits. Return two values: (1) the tokenized splits, with `input_ids`, `attention_mask`, `labels`, and
-    `keep_length` if a split has this column; (2) a list with a `RowReport` for each split.
+    `keep_length` (see `load_splits`) if a split has this column; (2) a list with a `RowReport` for each split.
 
     Rows with an empty text, or with a target over `args.max_target_length` tokens, are dropped. Sources over
     `args.max_source_length` tokens are cut. If `length_tokens` is given, each source begins with the length token for

@@ -60,7 +60,8 @@ def export(model_folder: str | Path, output_dir: str | Path, quantization: str |
     """
     Export a model into a new folder, and return the folder. `quantization` is the type of the weights, `"float32"`
     (the default) or `"int8"`. Raise `ValueError` if the folder exists. If the export fails, no folder remains. If the
-    process is killed, an incomplete export remains in `_run/`; the next command for the same folder removes it.
+    process is killed, an incomplete export remains in the folder `_run/` next to `output_dir`. The next command with
+    the same `output_dir` removes this export.
     """
     output_dir = Path(output_dir)
     if output_dir.exists():

@@ -8,11 +8,12 @@
 
 The input is a text file with one source in each line, or json, jsonl, csv (.gz too) or parquet. Each output line holds
 an input row, in the same order, and also `source`, `requested`, `output` and `length` (the measured length). With
-`--num_return_sequences` over 1, a line also holds `rank`, `score` (of beams: the mean log-probability per token) and
-`row`, the number of the input row. If `--length` has several values, each row gives a line for each value. With
-`--min_score`, a line also holds the `score` of its text. Lines with a lower score are also written to the file
-`<output_file>.low.jsonl`, for a person to read. To resume an interrupted command, repeat it. `accelerate launch`
-splits the texts over processes.
+`--num_return_sequences` over 1, a line also holds `rank`, `row` (the number of the input row) and `score`. In beam
+search, this score is the mean log-probability per token. With `--do_sample`, it is the log-probability of the text
+without a length, or null if the model does not have `length_optional`. If `--length` has several values, each row
+gives a line for each value. With `--min_score`, a line also holds `score`, the log-probability of the text without a
+length. Lines with a lower score are also written to the file `<output_file>.low.jsonl`, for a person to read. To
+resume an interrupted command, repeat it. `accelerate launch` splits the texts over processes.
 """
 
 import argparse
@@ -283,9 +284,10 @@ def write_low(requests: list[Request], file: OutputFile, args: argparse.Namespac
 
 def print_figures(requests: list[Request], lines: list[str], args: argparse.Namespace, defaults: dict) -> None:
     """
-    Print metrics of how well the outputs keep their requested lengths: `length_metrics`, or for ranges the share
-    inside the range. `lines` are the output lines. `defaults` are the model's defaults, which may hold a window; this
-    window counts only if the command sets no constraint, window or limit.
+    Print metrics of how well the outputs keep their requested lengths: those of `length_metrics`, or for ranges the
+    share of outputs inside their range. `lines` are the output lines. `defaults` are the model's defaults for the
+    length options. The metrics use the default `length_tolerance` (a window of allowed lengths around a requested
+    length) only if the command sets no constraint, tolerance, second limit or named limit.
     """
     names, rows = requests[0].names, [json.loads(line) for line in lines]
     count = len(lines) // len(requests)

@@ -42,8 +42,8 @@ options:
 def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
     """
     Run the command `name` with the options `argv`: call `main()` of a module such as `"hf_lenctrl.commands.train"`. If
-    the user can correct the error, exit with status 1 and a message: one line, or one line for each item of a list.
-    Show the traceback of all other errors, and with `debug` of every error.
+    the user can correct the error, exit with status 1 and the error's message: one line, and one more line for each
+    item that the message lists. Show the traceback of all other errors, and with `debug` of every error.
     """
     sys.argv = [f"lenctrl {name}", *argv]  # argparse shows the first word in its messages
     try:

@@ -1,4 +1,4 @@
-"""Construction of a run's tokenizer and model: either from a checkpoint, or new in the shape of the options."""
+"""Make the tokenizer and the model of a run: load them from a checkpoint, or train and build them from the options."""
 
 import json
 import logging
@@ -104,8 +104,8 @@ def _checkpoint(args: ModelArguments) -> tuple[str | None, Any]:
 
 def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None) -> bool:
     """
-    Return whether the arguments request no kind of length control. A new run then trains a model without length
-    control.
+    Return whether the arguments request no kind of length control. Then a run trains a model without length control,
+    unless the run starts from a checkpoint with length control.
     """
     ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
     return args.length_encoding == "none" and not any(ways)
@@ -113,8 +113,9 @@ def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None
 
 def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specified: Specified) -> None:
     """
-    Raise `ValueError` if the user set an option of the model's shape or of length control that differs from the
-    checkpoint. The value in the record of the checkpoint's run (`_run/run.json`) is accepted too.
+    Raise `ValueError` if the checkpoint fixes an option (of the model's shape or of length control) and the user set
+    this option to another value. The value that the option had in the run that trained the checkpoint is accepted
+    too. The record of that run, `_run/run.json` in the checkpoint's folder, has this value.
     """
     has: dict[str, Any] = {"family": config.model_type.removeprefix("lenctrl_")}
     for option, fields in _SHAPE.items():
@@ -142,8 +143,9 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specifi
 def limits(args: ModelArguments, data_args: DataArguments, tokenizer, specified: Specified) -> tuple[int, int]:
     """
     Return two values: the maximum number of tokens of a source, and of a target. Longer sources are cut, and rows with
-    longer targets are dropped. The defaults are at most the number of positions of the checkpoint. Raise `ValueError`
-    if the user set a limit above this number.
+    longer targets are dropped. A limit that the user did not set is at most the checkpoint's number of positions.
+    Raise `ValueError` if the user set a limit above this number. The number does not limit targets if a length
+    encoding replaces the decoder's positions.
     """
     name, config = _checkpoint(args)
     positions = getattr(config, "max_position_embeddings", None)
@@ -161,8 +163,9 @@ def limits(args: ModelArguments, data_args: DataArguments, tokenizer, specified:
 
 def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):
     """
-    Load the tokenizer of the tokenizer or checkpoint that the arguments name. If they name none, load the tokenizer
-    that the run has trained before, or train it now on `texts` (the columns `source` and `target`).
+    Load the tokenizer of `tokenizer_name_or_path`, or else of the checkpoint that the run starts from. If the
+    arguments name neither, load the tokenizer that the run has trained before, or train it now on `texts` (the
+    columns `source` and `target`).
     """
     name = args.tokenizer_name_or_path or args.model_name_or_path or args.base_model
     if name is not None:
@@ -192,10 +195,10 @@ def language_id(tokenizer, code: str) -> int:
 
 def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: Dataset, tokenizer):
     """
-    Return two values: the unit of the run, and its length tokens or `None`. Both come from the checkpoint that the run
-    trains further. If the checkpoint has none, the unit comes from the arguments, and the length tokens, if requested,
-    are fitted to the training rows. Also set `model_args.length_unit`. Raise `ValueError` if the checkpoint and the
-    argument have different units.
+    Return two values: the unit of the run, and its `LengthTokens` or `None`. Take each value from the checkpoint that
+    the run trains further, if that checkpoint has the value. Otherwise, take the unit from the arguments, and fit the
+    length tokens to the training rows if the arguments request length tokens. Also set `model_args.length_unit`. Raise
+    `ValueError` if the checkpoint and the argument have different units.
     """
     name = model_args.model_name_or_path
     saved = None if name is None else AutoConfig.from_pretrained(name)
@@ -292,8 +295,8 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
 def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any]:
     """
     Return the configuration fields of a new model, except those of length control. Shape and dropout come from the
-    arguments; special token ids and vocabulary size come from the tokenizer. Raise `ValueError` if a BART model would
-    get separate vocabularies.
+    arguments; special token ids and vocabulary size come from the tokenizer. Raise `ValueError` if the tokenizer has
+    separate vocabularies for source and target, and the model is a BART model.
     """
     separate = getattr(tokenizer, "separate_vocabs", False)
     if separate and args.family == "bart":

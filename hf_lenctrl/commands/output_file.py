@@ -37,8 +37,9 @@ def check_begun(path: Path, options_path: Path, options: dict[str, Any], advice:
 
 def begin_folder(folder: str | Path, options: Mapping[str, Any], begun: bool) -> None:
     """
-    Make a folder, and save the options on which its files depend in `_run/options.json` inside it. `begun` says
-    whether the folder already has such files; then raise `ValueError` if the saved options differ from `options`.
+    Make a folder for output files that depend on `options`, and save `options` in the folder as `_run/options.json`.
+    `begun` says whether the folder already has output files. If `begun` is true and the options in
+    the folder differ from `options`, save nothing and raise `ValueError`.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     own, path = json.loads(json.dumps(options)), kept(folder, "options.json")

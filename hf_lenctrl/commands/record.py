@@ -37,8 +37,9 @@ WRITTEN = (*MODEL_FILES, *CARD, *TESTED, "training_args.bin", "checkpoint-*", *M
 
 def decisive_options(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
     """
-    Return the options that determine a run's result, as JSON values. Replace each file and model by its `identity`.
-    `own` holds the options of this package, and `values` these options and those of Trainer.
+    Return the options that determine a run's result, as JSON values. Replace the name of each file, local data
+    folder or model by a value that identifies its content (see `identity`). `own` holds the options of this package,
+    and `values` these options and those of Trainer.
     """
     names = [name for name in own if name not in (*MAY_CHANGE, *AFTER)]
     found = {name: values[name] for name in (*names, *OPTIMISATION, "processes")}
@@ -140,8 +141,8 @@ class RunRecord:
 @contextmanager
 def begun(args, *others) -> Iterator[RunRecord]:
     """
-    Lock the folder of a run during a `with` block, check that the run may upload, and yield its `RunRecord`. The
-    arguments are those of `RunRecord`.
+    Lock the folder of a run during a `with` block, and yield the run's `RunRecord`. If `push_to_hub` is set, first
+    test that the user can upload to the Hub (see `check_upload`). The arguments are those of `RunRecord`.
     """
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     with locked(args.output_dir, args.should_save):

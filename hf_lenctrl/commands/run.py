@@ -29,7 +29,10 @@ def set_up(args) -> None:
 
 
 def _tokenizer_of(output_dir: str | Path) -> tuple[Path, Path]:
-    """Return two paths: the folder of a run's tokenizer, and a temporary folder. Remove the latter if it exists."""
+    """
+    Return two paths: the folder of a run's tokenizer, and a temporary folder in which to save or delete a tokenizer.
+    Delete the temporary folder if a killed run left it, so that this path does not exist.
+    """
     folder = kept(output_dir, "tokenizer")
     shutil.rmtree(part := folder.with_suffix(".part"), ignore_errors=True)  # left by a killed run
     return folder, part

@@ -123,7 +123,10 @@ def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int 
 
 
 def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class) -> LengthControlTrainer:
-    """Build the Trainer of a run. Noise and packing apply only to training rows."""
+    """
+    Build the Trainer of a run. The options `length_noise`, `overshoot_share`, `no_length_share` and `packing` apply
+    only to training rows.
+    """
     # the metrics find rows of the same source by their inputs
     args.include_for_metrics = [*{*args.include_for_metrics, "inputs"}]
     draws: dict[str, Any] = {name: getattr(run_args, name) for name in DRAWS} | {"seed": args.seed}
@@ -146,7 +149,8 @@ def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class)
 def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model_args, data_args, run_args) -> dict:
     """
     Generate and save outputs for the test rows, with one requested `length`. If `length` is `None`, the requested
-    lengths are the lengths of the references. Return the metrics, and add them to `trainer.run`.
+    lengths are the lengths of the references. Return the metrics, and add them to the model card's facts, the
+    `TrainingRun` in `trainer.run`.
     """
     name, tokenizer = "test" if length is None else f"test_{length}", data.tokenizer
     run = trainer.run
@@ -244,8 +248,9 @@ def main(argv=None) -> dict:
 def is_causal(given: dict[str, str]) -> bool:
     """
     Return whether a run trains a causal model, not an encoder-decoder. `given` holds the options as raw text, see
-    `given_options`. The model that the options name decides. If they name none, or if it cannot be loaded, the names
-    of the options decide. Raise `ValueError` if there are options for the other kind of model.
+    `given_options`. If the options name a model, the model's configuration decides. If they name no model, or if the
+    configuration cannot be loaded, return whether there are options only for causal models and no options only for
+    encoder-decoders. Raise `ValueError` if the model is known and there are options only for the other kind.
     """
     names = [{f.name for cls in classes for f in fields(cls) if f.init} for classes in (CLASSES, CAUSAL)]
     seq2seq, only_causal = (sorted(given.keys() & (own - other)) for own, other in (names, names[::-1]))

@@ -91,8 +91,8 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
 
     def check(self, kwargs: dict) -> None:
         """
-        Check the arguments of a request, and build the unit table of a new unit. Raise `ValueError` if the length is
-        invalid, if the unit cannot be counted, or if `length_from` is given.
+        Check the arguments of a request. Build the unit table of its unit if the table does not exist yet. Raise
+        `ValueError` if the length is invalid, if the unit cannot be counted, or if `length_from` is given.
         """
         if (asked := Asked.of(kwargs)) is not None:
             if asked.length_from is not None:

@@ -72,8 +72,8 @@ class Places:
     Raises:
         `TypeError`, `ValueError`: if the schema is not a dictionary; if a `$ref` does not name a schema of the same
             file; if `minLength` or `maxLength` is not an integer of at least 0; if no string can keep both limits of a
-            place; if a limit is below an unsupported keyword (`patternProperties`, `not`, ...); or if a limit is
-            combined with `pattern`, `format`, or texts in `enum` and `const`.
+            place; if a limit is inside the value of an unsupported keyword (`patternProperties`, `not`, ...); or if a
+            limit is combined with `pattern`, `format`, or texts in `enum` and `const`.
 
     Example:
 
@@ -267,7 +267,10 @@ class Reader:
 
     @property
     def where(self) -> tuple:
-        """Return the part of the reader's state that determines which tokens are allowed outside of strings."""
+        """
+        Return two values, which determine the tokens that the length limits allow outside of strings: (1) the place
+        and the last key or index of each open object or list; (2) whether the next string is a key.
+        """
         return (tuple(self.stack), self.expects_key)
 
     def read(self, data: bytes) -> None:
@@ -280,7 +283,7 @@ class Reader:
             self.position += 1
 
     def _value(self) -> Place:
-        """Return the place of the value that may begin here."""
+        """Return the place of the value that may begin after the text so far."""
         return self.places.child(*self.stack[-1]) if self.stack else self.places.root
 
     def _inside(self, byte: int) -> None:

@@ -157,9 +157,11 @@ class StringLengths:
 
     def allowed(self, reader: Reader, grammar: np.ndarray, scores: torch.Tensor) -> tuple[np.ndarray, int | None]:
         """
-        Return two values: (1) the entries allowed after a text, as a bit mask `(words,)`; (2) an id or `None`. If the
-        string has no room for the entry with the highest score, and so must end here, the second value is the id of
-        this entry. Otherwise it is `None`.
+        Return two values: (1) the entries allowed after a text, as a bit mask `(words,)`; (2) an id or `None`.
+
+        If the text ends inside a string, find the most likely entry that the grammar allows. If this entry is too long
+        for the string, and the string may end, then the string must end. In this case, the mask allows only entries
+        that end the string, and the id is that of the most likely entry. Otherwise the second value is `None`.
 
         Args:
             reader (`Reader`): A reader that has read the text so far.
@@ -322,14 +324,15 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         return scores
 
     def _follow(self, input_ids: torch.Tensor) -> None:
-        """Read the ids that each row has gained since the last step."""
+        """Store the ids after the prompt in `written`, and update `rows`, the state of each output (see `_rows`)."""
         before, self.written = self.written, input_ids[:, self.prompt_length :]
         self.rows = self._rows(before)
 
     def _rows(self, before: torch.Tensor) -> list[_Row]:
         """
-        Return the state of each output so far. `before (rows, positions)` are the ids of the last step. If an output
-        continues one of these rows, read only its last id, otherwise read all its ids.
+        Return the state of each output in `written`. `before (rows, positions)` are the ids that `written` held in the
+        previous step. If an output is a row of `before` and one more id, continue the state of this row, and read only
+        the new id. Otherwise read all ids of the output.
         """
         parents, same = [], before.shape[1] + 1 == self.written.shape[1]
         for i, ids in enumerate(self.written):

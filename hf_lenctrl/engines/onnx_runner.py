@@ -72,8 +72,8 @@ class _Past:
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """
         Select the rows `beam_idx (new_rows,)` of the cache, in place. The encoder's part of the cache depends only on
-        the source. If each row keeps its source, as in most steps of beam search, this part is not copied. But a
-        search by length may change the number of rows of a source.
+        the source. If each row keeps its source, as in most steps of beam search, this part is not copied. If the
+        number of rows of a source changes, as in `SearchByLength`, the rows of this part are selected too.
         """
         first = self.first[beam_idx]  # (new_rows,)
         same, self.first = torch.equal(first, self.first), first

@@ -37,9 +37,9 @@ class LengthControlledGenerator:
             `batch_size=32` (the number of texts in one batch of the model), and others.
 
     Raises:
-        `TypeError`, `ValueError`: if the options have `num_return_sequences`, `references` or several lengths of a
-            text, because a row has one output; if a batch lacks a column, already has an added column, or has an
-            invalid length. Also the errors of the pipeline.
+        `TypeError`, `ValueError`: if the options have `num_return_sequences` above 1, `references` or a list as
+            `length`; if a batch has no text column or length column; if a batch already has one of the columns that
+            this class adds; or if a length is invalid. Also the errors of the pipeline.
     """
 
     def __init__(

@@ -36,7 +36,10 @@ class Asked:
 
     @property
     def counted(self) -> Any:
-        """Return the key of the `Counter` for this request: the unit, or a pair of the unit and the marker."""
+        """
+        Return the key of this request in a dictionary of `Counter` objects: the unit, or the pair of the unit and
+        `length_from` if the request has this marker.
+        """
         return self.unit if self.length_from is None else (self.unit, self.length_from)
 
     @classmethod
@@ -108,9 +111,12 @@ class Counter:
 
     def start(self, prompt: Sequence[int] | None) -> Point:
         """
-        Return the `Point` of an empty output after a prompt. An engine decodes the output as a continuation of the
-        prompt, so decoding keeps a space before the first word of the output, unless the prompt has no text. The first
-        word of the output always counts as a new word.
+        Return the `Point` of an empty output after a prompt. Only its `state` depends on the prompt.
+
+        An engine decodes the output as a continuation of the prompt. If the prompt has text, the state is therefore
+        not the start state of the unit table, and a space before the first word of the output counts. The first word
+        of the output always counts as a new word. With a `marker`, the state is inside the thoughts, unless the prompt
+        ends with the marker.
         """
         ids = np.asarray(prompt if prompt else [], dtype=np.int64)
         known = ids[(ids >= 0) & (ids < self.following.shape[1])]  # the id of an image is beyond the vocabulary
@@ -122,8 +128,8 @@ class Counter:
 
     def after(self, point: Point, tokens: Sequence[int]) -> Point:
         """
-        Return the `Point` of a text after more tokens. `point` is the text before these tokens. Forbidden tokens are
-        also counted.
+        Return the `Point` of a text after more tokens. `point` is the text before these tokens. Tokens that the unit
+        table forbids (see `UnitTable`) also add their units.
         """
         written, units, state = point
         for token in tokens:

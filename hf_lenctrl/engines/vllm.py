@@ -26,8 +26,8 @@ logger = init_logger("vllm.hf_lenctrl")
 class Request:
     """
     A running request. If the request has a requested length, `asked` has this length, and `counter` is a `Counter`. If
-    the request has length limits of JSON strings, `asked` is `None`, and `counter` is a `JsonRequest`. `counter` is
-    `None` if the text cannot be counted.
+    the request has length limits of JSON strings, `asked` is `None`, and `counter` is a `JsonRequest`. If an error
+    prevents making the counter, `counter` is `None`, and the output is empty.
     """
 
     def __init__(self, asked: Asked | None, params: SamplingParams, counter: Any):
@@ -170,14 +170,15 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     def _drafted(self, ctx: LogitsContext, states: LogitsProcRequestState):
         """
-        Return two lists: the rows with a length, each with its text so far, and the rows that must end because their
-        texts cannot be counted. A draft is a token that speculative decoding proposes.
+        Return two lists: (1) a `Place` for each row of logits to mask; (2) a pair of index and request for each row
+        that must end, because its request has no counter. A `Place` has the text before the next token, see the table.
+        A draft is a token that speculative decoding proposes.
 
-        | row | text so far |
+        | row | text in the `Place` |
         |---|---|
-        | inside a prompt | none, because no token is sampled after this row |
-        | the first token, or the first after an interruption | counted from the start of the output |
-        | the first row of a step | the text after the last accepted draft of the last step, plus one token |
+        | inside a prompt | no `Place`, because no token is sampled after this row |
+        | the first token, or the first after a preemption | counted from the start of the output |
+        | the first row of another step | the previous step's text up to its last accepted draft, plus one token |
         | a draft | the text of the row before, plus the draft |
         """
         rows: list[Place] = []
@@ -227,8 +228,8 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     def _listed(self):
         """
-        Return two lists: the rows with a length, each with its text so far, and the rows that must end because their
-        texts cannot be counted.
+        Return two lists: (1) a `Place` for each row of logits to mask; (2) a pair of index and request for each row
+        that must end, because its request has no counter or because vLLM hides its tokens.
         """
         rows: list[Place] = []
         ended: list[tuple[int, Request]] = []

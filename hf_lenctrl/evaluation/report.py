@@ -34,11 +34,12 @@ class LengthReport:
 
     Fields:
         units (`dict[str, dict]`): For each unit, a dictionary with the metrics `n` (number of texts), `variance`,
-            `mae`, `exact`, `over`, `within_10_percent` and `distinct` (see `length_metrics` and `distinct_share`). If
-            there is a window, also `within`; if the requested lengths are ranges, `within` instead of `exact`. Shares
-            are 0 to 1. `buckets` lists ranges of requested lengths, each with `low` and `high` (both included) and the
-            same metrics. `worst` lists the texts whose lengths differ most from the requested lengths, each with
-            `index` (from 0), `requested`, `produced` and `text`.
+            `mae`, `exact`, `over`, `within_10_percent` and `distinct` (see `length_metrics` and `distinct_share`). The
+            option `tolerance` adds the metric `within`. If the requested lengths are ranges, `within` (the share of
+            texts inside their ranges) replaces `exact`. Shares are 0 to 1. `buckets` lists ranges of requested
+            lengths, each with `low` and `high` (both included) and the same metrics. `worst` lists the texts whose
+            lengths differ most from the requested lengths, each with `index` (from 0), `requested`, `produced` and
+            `text`.
         lengths (`dict[str, tuple[list[int], list[int]]]`): For each unit, the produced lengths and the requested
             lengths.
         rouge (`dict`, *optional*): Result of `rouge_metrics`, and its `settings`. The report shows both.
@@ -134,7 +135,9 @@ def length_report(
         requested (`Sequence` or `Mapping[str, Sequence]`): One length or range `(lowest, highest)` for each text. For
             several units, a dictionary with such a list for each unit, `{"character": [...], "word": [...]}`. A range
             counts as the length inside it that is nearest to the length of the text.
-        units (`Sequence[str]`): `"token"` and other units with a name, see `count_units`.
+        units (`Sequence[str]`, *optional*, defaults to `("character",)`): The units to report: `"token"`, or names of
+            other units, see `count_units`. If `requested` is a dictionary, each unit must be one of its keys.
+            Otherwise only one unit is allowed.
         sources (`Sequence`, *optional*): The source of each text, for `distinct` (see `distinct_share`).
         tokenizer (`PreTrainedTokenizerBase`, *optional*): Needed if the units include `"token"`. It encodes each text
             again, as a target; special tokens do not count.
@@ -249,7 +252,10 @@ def _cells(figures: dict[str, Any]) -> str:
 
 
 def escape(text: Any, most: int | None = None) -> str:
-    """Cut a text to one line of at most `most` characters, and escape this line for Markdown and HTML."""
+    """
+    Return a text as one line, escaped for Markdown and HTML. Replace line breaks and other white space by single
+    spaces. Before escaping, cut the line to `most` characters; `None` means no cut.
+    """
     text = " ".join(str(text).split())
     text = text if most is None or len(text) <= most else f"{text[: most - 1]}…"
     return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", html.escape(text, quote=False))

@@ -165,11 +165,11 @@ class NBest(Single):
 @dataclass
 class Choice(Single):
     """
-    A plan that chooses the best of several candidates for each request. The model generates candidates with several
-    planned lengths, with the constraint but no planned length, and without any length (the natural text). A request
-    may get any candidate of its source. If a source has more than `config.few_lengths` requests, one search by length
-    replaces the beam searches for these requests. If a request then has no candidate that fits, the model generates
-    candidates for this request alone.
+    A plan that chooses the best of several candidates for each request. The model generates three kinds of candidates:
+    (1) for each of several planned lengths; (2) with the constraint, but without a planned length; (3) without any
+    length (the natural text). A request may get any candidate of its source. If a source has more than
+    `config.few_lengths` requests, one search by length replaces the beam searches for these requests. If a request
+    then has no candidate that fits, the model generates candidates for this request alone.
     """
 
     config: ChoiceConfig
@@ -178,7 +178,10 @@ class Choice(Single):
     natural: dict[int, Job] = field(default_factory=dict, init=False)  # place of a source -> job of its natural text
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
-        """Return the jobs of the requests, grouped by source. Also store the job of each natural text in `natural`."""
+        """
+        Return the jobs of the requests, grouped by source. For each source, one of these jobs generates the natural
+        text, which is the text that the model generates without a length. Also store this job in `self.natural`.
+        """
         jobs, config = [], self.config
         places: dict[int, list[Request]] = {}
         for request in requests:
@@ -200,7 +203,7 @@ class Choice(Single):
     def _planned(self, request: Request) -> list[Job]:
         """
         Return one job for each planned length of a request. With the constraint `"max"`, the planned lengths are the
-        shares `config.planned_shares` of the limit.
+        maximum length times each number in `config.planned_shares`.
         """
         lengths = list(request.planned)
         if self.call.length_constraint == "max":
@@ -212,10 +215,12 @@ class Choice(Single):
     def stages(self, jobs: list[Job], requests: Sequence[Request]) -> Iterator[list[Job]]:
         """
         Yield one list of jobs for each stage. With the constraint `"max"`, the first stage generates the natural texts
-        (without a length). The second stage generates the other candidates. It skips requests that the natural text
-        fits, unless they share a search by length. With other constraints, natural texts seldom fit, so one stage
-        generates all these candidates, which is faster. In the last stage, the model generates candidates for each
-        request that shares a search by length and has no candidate that fits.
+        (without a length). The second stage generates the other candidates, but skips a request if the natural text
+        fits the request. With other constraints, natural texts seldom fit, so one stage generates all these
+        candidates, which is faster.
+
+        If all requests of a source share one search by length (see `SearchByLength`), the second stage always runs
+        this search. A last stage then generates candidates for each of these requests that has no candidate that fits.
         """
         if self.call.length_constraint == "max":
             natural = list(self.natural.values())
@@ -261,7 +266,10 @@ class Choice(Single):
         return pools
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
-        """Return the best output of each request. Its `score` is the log-probability without a length."""
+        """
+        Return one dictionary for each request: the output of its best candidate, see `GeneratedText`. The item `score`
+        is the log-probability of the text without a length.
+        """
         natural = {place: job.candidates[0].text for place, job in self.natural.items()}
         plain: dict[Pair, float] = {}  # log-probability without a length
         for job in jobs:
@@ -287,8 +295,11 @@ class Choice(Single):
     ) -> None:
         """
         Add edited candidates to each pool in `pools` whose best candidate (in `best`) does not fit, or has a score
-        below `edit_below` and is not the natural text. Add their scores to `plain`. `select` does not call this method
-        with the constraint `"max"`, because readers found no gain there.
+        below `edit_below` and is not the natural text. If the best candidate does not fit, the edited candidates
+        replace the pool. Add the scores of the edited candidates to `plain`. Skip sources with a search by length.
+
+        `select` does not call this method with the constraint `"max"`, because the edited texts were not better there
+        when readers judged the outputs.
         """
         natural = {(place, job.candidates[0].text) for place, job in self.natural.items()}
         starts: dict[int, dict[str, float]] = {}  # place -> texts to edit, with their scores

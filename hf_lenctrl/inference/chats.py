@@ -7,7 +7,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Prompt:
-    """A source. If the source is a chat, `text` is the rendered chat, which already has the special tokens."""
+    """
+    An input text for the model. If `is_chat` is true, `text` is a chat that the tokenizer's template has rendered, and
+    already has the special tokens.
+    """
 
     text: str
     is_chat: bool = False

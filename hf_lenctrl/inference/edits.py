@@ -38,7 +38,10 @@ Phrase = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Edit:
-    """A change of a text: `words` replace the characters from `begin` to `end`. `count` groups have this change."""
+    """
+    A change of a text: `words` replace the characters from `begin` to `end`. `count` is the number of groups of texts
+    in which this change occurred, see `Edits.learn`.
+    """
 
     begin: int
     end: int
@@ -47,7 +50,7 @@ class Edit:
 
 
 def apply(text: str, edits: Iterable[Edit]) -> str:
-    """Return the text with the edits, which are in their order in the text and do not overlap."""
+    """Apply edits to a text, and return the new text. The edits must be sorted by position, and must not overlap."""
     for edit in reversed(list(edits)):
         text = text[: edit.begin] + edit.words + text[edit.end :]
     return text
@@ -58,7 +61,8 @@ class Edits:
     Phrases that may replace each other.
 
     Args:
-        counts (`dict`): For each pair of phrases (tuples of words), the number of groups that have this change.
+        counts (`dict`): For each pair of phrases (tuples of words), the number of groups of texts in which the second
+            phrase replaced the first, see `learn`.
 
     Example:
 
@@ -82,7 +86,7 @@ class Edits:
     def learn(cls, groups: Iterable[Sequence[str]], least: int = 3) -> "Edits":
         """
         Learn the phrases from groups of texts with the same meaning. Two texts of a group that differ in one place
-        give two phrases. Keep the pairs of phrases of at least `least` groups.
+        give a pair of phrases. Keep only pairs that occur in at least `least` groups.
         """
         counts: Counter[tuple[Phrase, Phrase]] = Counter()
         for texts in groups:
@@ -94,7 +98,10 @@ class Edits:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Edits":
-        """Load the phrases that `save` wrote to the file `path`. Raise `ValueError` if the file has another form."""
+        """
+        Load the phrases that `save` wrote to the file `path`. Raise `ValueError` if the file does not have the format
+        that `save` writes.
+        """
         try:
             rows = json.loads(Path(path).read_text(encoding="utf-8"))
             counts = {(tuple(a.split()), tuple(b.split())): int(count) for a, b, count in rows}
@@ -169,8 +176,12 @@ def _uncapitalized(word: str) -> str:
 
 def _changes(one: list[str], other: list[str]) -> list[tuple[Phrase, Phrase]]:
     """
-    Return the phrases in which two lists of words differ, if they differ in one place only and not at the first word.
-    If one of the lists only has more words, the phrases contain the word before or the word after these words.
+    Return pairs of phrases in which two lists of words differ: the phrase of `one`, and the phrase of `other`. Return
+    an empty list if no phrases can be learned, for example because the lists differ at the first word or in more than
+    `LONGEST` successive words.
+
+    If the only difference is additional words in one list, a phrase would be empty. Then return up to two pairs: one
+    pair also contains the word before the additional words, the other pair the word after the additional words.
     """
     first = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     last = 0
@@ -202,10 +213,12 @@ def reword(
     high: int,
 ) -> dict[str, float]:
     """
-    Edit texts until they fit, and return the likeliest results with their log-probabilities without a length.
+    Edit texts, and return the texts that fit, with their log-probabilities without a length.
 
-    First every text gets one edit. The model scores the texts whose edit looks likely where it begins. Then texts get
-    several of these edits, as if the log-probability of each edit were independent of the others.
+    First make texts with one edit. `first_changes` estimates how likely each edit is, from the first vocabulary entry
+    that the edit changes. The model computes the log-probabilities of the texts with the likeliest edits. Then combine
+    several of these edits in one text. The estimated log-probability of a combination is the sum of the changes by its
+    edits. The model computes the log-probabilities of the likeliest combinations.
 
     Args:
         model, tokenizer: The model, which can generate without a length, and its tokenizer.
@@ -216,7 +229,7 @@ def reword(
         low, high (`int`): The lowest and the highest length that fits.
 
     Returns:
-        `dict[str, float]`: Texts that fit, with their log-probabilities.
+        `dict[str, float]`: Texts that fit, with their log-probabilities. Texts of `starts` that fit are included.
     """
 
     def scored(texts: Iterable[str]) -> dict[str, float]:
@@ -257,9 +270,9 @@ def reword(
 
 def _combined(text: str, score: float, rows: list[tuple[Edit, float, int]], least: int, most: int) -> dict[str, float]:
     """
-    Return the text with up to `MOST_EDITS` edits whose growth is from `least` to `most` units, and the expected
-    log-probability of each result. `rows` has each edit with the change of the log-probability, and the growth in
-    units. `score` is the log-probability of the text.
+    Combine up to `MOST_EDITS` edits in a text. Return a dictionary that maps each new text to its expected
+    log-probability. The total growth of a new text is from `least` to `most` units. `score` is the log-probability of
+    the given text. Each of `rows` is an edit, its change of the log-probability, and its growth in units.
     """
     states: dict[tuple[int, int], tuple[float, tuple[Edit, ...]]] = {(0, 0): (score, ())}  # (growth, end of last edit)
     for edit, change, growth in sorted(rows, key=lambda row: (row[0].end, row[0].begin)):

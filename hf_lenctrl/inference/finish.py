@@ -35,7 +35,8 @@ def check_finish(finish: str | None, constraint: str | None, unit: str | Unit) -
 class FinishLogitsProcessor(LogitsProcessor):
     """
     A logits processor for `length_constraint="max"`. It ends the output if the model's first choice (the most likely
-    entry) is too long. Without this processor, less likely entries that still fit would fill the rest of the output.
+    vocabulary entry) is too long. Without this processor, less likely entries that still fit would fill the rest of
+    the output.
 
     With `finish="sentence"`, the processor allows an entry only if a punctuation mark that ends the sentence still
     fits after it, or if the entry is such a mark. When the output must end, the processor allows such a mark before

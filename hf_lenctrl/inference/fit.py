@@ -52,15 +52,16 @@ class Candidate:
 
     def finishes(self, source: str) -> bool:
         """
-        Return whether the text is finished: it ends like a sentence (unless `source` does not), and its end score is
-        at least `LIKELY_END` (if the end score is known).
+        Return whether the text is finished: it ends like a sentence (unless `source` does not), and its end score,
+        `ending`, is at least `LIKELY_END` (or unknown). For the end score, see `hf_lenctrl.inference.ranking.endings`.
         """
         return (ends(self.text) or not ends(source)) and (self.ending is None or self.ending >= LIKELY_END)
 
     def value(self, source: str) -> float:
         """
         Return how well the text replaces `source`, as a number; higher is better. The number is the sum of the
-        weighted similarity to `source`, the log-probability and the end score. An unknown score counts as 0.
+        weighted similarity to `source`, the log-probability and the end score (see `endings`). An unknown
+        log-probability or end score counts as 0.
         """
         return SIMILARITY_WEIGHT * similarity(self.text, source) + (self.score or 0.0) + (self.ending or 0.0)
 
@@ -106,9 +107,12 @@ class _Request:
 
     def rows(self, plans: bool) -> list[tuple[int, int, int]]:
         """
-        Return a tuple `(planned length, lowest, highest)` for each planned length of the request, in units. `plans`
-        says whether the model plans its length. If the model does not, and if the request has only an upper limit, the
-        highest length is the planned length.
+        Return a list of tuples `(length, lowest, highest)`, in units. The model generates once for each tuple: the
+        first number is the requested length, the others are the window of allowed lengths. The requested lengths are
+        spread over the window of the request or, if the request has only an upper limit, are shares of this limit.
+
+        `plans` says whether the model plans its length. A model that does not plan ignores the requested length. So if
+        the request has only an upper limit, the highest length of each tuple is then its requested length.
         """
         low, high = max(1, self.low), self.high
         if low > 1:
@@ -308,9 +312,9 @@ class _Job:
 
     def _by_sentences(self, requests: list[_Request]) -> list[tuple[_Request, list[str]]]:
         """
-        For each request whose source has several sentences, let the model reword each sentence separately. Return a
-        pair for each such request: the request, and a list with the best text that fits and joins sentences of the
-        source and rewordings. The list is empty if no such text fits.
+        For each request whose source has several sentences, let the model reword each sentence separately. Then join
+        one text for each sentence: the original sentence or a rewording. Return a pair for each such request: the
+        request, and a list with the best joined text that fits. The list is empty if no joined text fits.
         """
         several = [(one, sentences) for one in requests if (sentences := _sentences(one.source))]
         counts = iter(self._count([text for _, sentences in several for text, _ in sentences]))
@@ -326,8 +330,12 @@ class _Job:
     @staticmethod
     def _part(request: _Request, sentence: str, n: int) -> _Request:
         """
-        Return a request for one sentence, of `n` units, of the source of `request`. The length of the sentence may
-        change by a larger share than the length of the whole source, because other sentences may stay as they are.
+        Return a request to reword one sentence of the source of `request`. The sentence has `n` units.
+
+        If the source must become longer, the sentence may grow by up to twice the percentage by which the source must
+        grow, because other sentences may stay unchanged. If the source must become shorter, the maximum length of the
+        sentence is `n` times the ratio of the source's requested length to its length, plus 5 % of `n`. This maximum
+        is at most 95 % of `n`.
         """
         share = request.requested / request.considered[0].length
         low, high = 0, max(1, round(min(0.95, share + 0.05) * n))
@@ -385,8 +393,9 @@ class _Job:
 
     def _score(self, pairs: list[tuple[_Request, int]]) -> None:
         """
-        Compute the score and the end score (`ending`) of texts, and store them. Each of `pairs` is a request and the
-        index of a text in the request's `considered`. Do nothing if the model cannot generate without a length.
+        Compute the log-probability without a length (`score`) and the end score (`ending`) of texts, see `endings`.
+        Store both numbers in the candidates. Each of `pairs` is a request and the index of a text in the request's
+        `considered`. Do nothing if the model cannot generate without a length.
         """
         config = self.pipe.model.config
         if getattr(config, "length_controlled", False) and not getattr(config, "length_optional", False):

@@ -71,8 +71,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,
             see `LengthControlledGeneration.generate`; a list has one tolerance for each text. If no constraint is
             given, the default is the model's tolerance.
-        finish (`str`, *optional*): For a model that does not plan, with the constraint `"max"`: end an output that
-            would otherwise be too long after a complete `"sentence"` or `"word"`. If set, the output has an item
+        finish (`str`, *optional*): For a model that does not plan, with the constraint `"max"`: if an output would
+            otherwise be too long, end it after a complete `"sentence"` or `"word"`. If set, the output has an item
             `finish`, which says where the text ends: `"sentence"`, `"word"`, `"cut"` (inside a word), or `"model"` if
             the model ended the text.
         length_from (`str` or `list[int]`, *optional*): For a causal model that writes thoughts (reasoning text) before
@@ -98,8 +98,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         min_score (`float`, *optional*): If set, the output has an item `low_score`, which says whether its `score` is
             below this number. Not for a model that cannot generate without a length.
         on_low_score (`str`, *optional*, defaults to `"flag"`): If the score of an output is below `min_score`:
-            `"flag"` returns the output with the flag; `"natural"` returns instead the text of any length that the
-            model generates without a length; `"error"` raises `ValueError`.
+            `"flag"` returns the output with the flag; `"natural"` replaces the output by the text that the model
+            generates without a requested length, which may have any length; `"error"` raises `ValueError`.
         batch_size (`int`, *optional*, defaults to 32): Number of sources in a batch; similar lengths share a batch.
         batch_tokens (`int`, *optional*): Instead of `batch_size`, the maximum number of positions in a batch: rows
             times the sum of the longest source in tokens and the longest requested length in units. Short texts then
@@ -111,16 +111,16 @@ class LengthControlledGenerationPipeline(Pipeline):
         `dict` with `generated_text`, `length` (the produced length), `requested_length` and `length_unit`. If there is
             a window, also `window`, the lowest and the highest allowed length. If the length is in two units, also
             `lengths`, the produced length in both units. If the model has `length_optional`, or if `min_score` is set,
-            also `score`, the log-probability of the text without a length. Otherwise,
-            `return_dict_in_generate=True, output_scores=True` adds as `score` the mean log-probability per token in
-            the search. If `num_return_sequences` is above 1, a list of such `dict`. For several lengths of a text, and
+            also `score`, the log-probability of the text without a length. Otherwise, with
+            `return_dict_in_generate=True, output_scores=True`, `score` is the mean log-probability per token in the
+            search. If `num_return_sequences` is above 1, a list of such `dict`. For several lengths of a text, and
             for a list of sources, a list of these results.
 
     Raises:
         `TypeError`, `ValueError`: if an input is empty or not a text; if the length is missing or invalid (below 1 or
-            not an integer), or `length` and `length_ratio` are both given; if a model that plans in a cost gets
-            another unit; if a model without length control gets a length but no constraint; or if the predictor is
-            missing or has another unit.
+            not an integer), or `length` and `length_ratio` are both given; if a model with the unit `"cost"` (a unit
+            of the user) gets another unit; if a model without length control gets a length but no constraint; or if
+            the predictor is missing or has another unit.
     """
 
     model: Any
@@ -156,7 +156,8 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def save_pretrained(self, save_directory, **kwargs):
         """
-        Save the model, the tokenizer and the edits, but not the code of the task, because the package has this code.
+        Save the model, the tokenizer and, if there is one, the file with edits (see `Edits`). Unlike the method of
+        transformers, do not copy the code of the pipeline to the folder, because the package has this code.
         """
         self.model.save_pretrained(save_directory, **kwargs)
         self.tokenizer.save_pretrained(save_directory, **kwargs)
@@ -344,8 +345,8 @@ class LengthControlledGenerationPipeline(Pipeline):
     ) -> dict[str, Any]:
         """
         Generate the outputs of a batch of jobs. Return a dictionary with their ids, `(outputs, positions)`, without
-        the prompt, and with what `postprocess` cannot get from the decoded texts: lengths in tokens or in a cost,
-        scores, and thoughts.
+        the prompt, and with what `postprocess` cannot get from the decoded texts: lengths in tokens or in the unit
+        `"cost"` (a unit of the user, which only the unit table can count), scores, and thoughts.
 
         `table` is the unit table of the requested unit, `other` that of a second unit. `rows` is the second value of
         `_encode`.

@@ -145,8 +145,9 @@ def endings(model, tokenizer, sources: Sequence, texts: Sequence[str]) -> list[t
 def first_changes(model, tokenizer, source, variants: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
     """
     Compare variants of texts with these texts, at the first vocabulary entry in which they differ. `variants` maps
-    each text to its variants. Return for each variant the log-probability of its entry minus that of the text's entry;
-    both follow the same entries. The variants take no forward pass of their own.
+    each text to its variants. Return a dictionary that maps each text to one number for each of its variants. The
+    number is the log-probability of the variant's entry minus that of the text's entry, given their common prefix. The
+    number is 0 if the entries do not differ. Only the texts take a forward pass, the variants do not.
     """
     is_seq2seq, texts = model.config.is_encoder_decoder, list(variants)
     logits_of = _of_targets if is_seq2seq else _of_answers

@@ -131,9 +131,9 @@ class Call:
     def read(cls, given: Mapping[str, Any], model, defaults: Mapping[str, Any], batch_size: int = 32) -> "Call":
         """
         Build a `Call`, and check the options. `given` are the options of the call, and `defaults` those of the
-        pipeline. A given `length`, also `None`, or a given `length_ratio` replaces both defaults. Unknown options are
-        passed to `generate`, which raises an error if it does not know them either. `batch_size` is the default batch
-        size.
+        pipeline. If the call gives `length` or `length_ratio` (even as `None`), the defaults of both are dropped.
+        Unknown options are passed to `generate`, which raises an error if it does not know them either. `batch_size`
+        is the default batch size.
         """
         gone = {"length", "length_ratio"} if given.keys() & {"length", "length_ratio"} else set()
         gone |= set(_WITH_A_LENGTH) if switches_off(given) else set()
@@ -213,9 +213,10 @@ class Call:
 
     def _read_candidates(self) -> None:
         """
-        Check the numbers among the options, and set the numbers of candidates and of planned lengths. Also set
-        `choose`, which is true by default if the model and the other options allow it. Raise `ValueError` if
-        `choose=True` is not possible.
+        Set the number of candidates (`outputs`), the maximum number of planned lengths (`plans`), and `choose`, which
+        is true by default if the model and the other options allow it. Raise `ValueError` if `choose=True` is not
+        possible, or if `num_return_sequences`, `rerank`, `batch_size` or `batch_tokens` is not an integer of at least
+        1.
         """
         self.rerank = 20 if self.rerank is True else self.rerank or 1
         names = ("num_return_sequences", "rerank", "batch_size", "batch_tokens")
@@ -239,7 +240,7 @@ class Call:
     def _check_score(self) -> None:
         """
         Raise `ValueError` if `min_score` or `on_low_score` is invalid, or if the model cannot generate without a
-        length.
+        length. `read` calls this method only if the call uses `min_score` or `on_low_score`.
         """
         check_name("on_low_score", self.on_low_score, LOW_SCORES)
         if self.min_score is None:

@@ -132,8 +132,9 @@ def best_of_each(scores: torch.Tensor, *groups: torch.Tensor, most: int) -> torc
 
 def _restricted(process, example: torch.Tensor):
     """
-    Return a logits processor for hypotheses whose examples are `example (rows,)`. A length constraint is adapted,
-    because it must know the example of each row. Any other processor is returned unchanged.
+    Adapt a logits processor to rows of hypotheses, and return the processor. `example (rows,)` has the index of the
+    example of each row. For a `LengthConstraintLogitsProcessor`, return a copy for these rows, because its lengths
+    belong to examples. Return any other processor unchanged.
     """
     return process.of(example) if isinstance(process, LengthConstraintLogitsProcessor) else process
 

@@ -15,8 +15,9 @@ class Language:
     The words and letters of a language that decide, in addition to punctuation marks, where sentences end.
 
     Attributes:
-        abbreviations (`tuple[str, ...]`): Words whose full stop does not end the sentence.
-        final (`tuple[str, ...]`): Abbreviations that may end a sentence.
+        abbreviations (`tuple[str, ...]`): Words, without their full stop, whose full stop does not end the sentence.
+        final (`tuple[str, ...]`): Abbreviations, with their full stops, that may be the last word of a text, see
+            `ends`. Inside a text, their full stop does not end the sentence.
         apostrophe (`str`): Letters after which a complete word may end in an apostrophe: "the boys'".
         clipped (`tuple[str, ...]`): Ends of complete words whose last letter is replaced by an apostrophe: "talkin'".
     """

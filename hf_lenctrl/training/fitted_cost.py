@@ -136,7 +136,7 @@ def load_cost(path: str | Path) -> FittedCost:
     Load the costs of characters from a file that `lenctrl fit-cost` or `FittedCost.save` wrote.
 
     Raises:
-        `ValueError`: if the file holds anything else.
+        `ValueError`: if the file is not JSON, or if its `kind` is not `"hf_lenctrl cost"`.
     """
     found = json.loads(Path(path).read_text(encoding="utf-8"))
     if not isinstance(found, dict) or found.pop("kind", None) != "hf_lenctrl cost":

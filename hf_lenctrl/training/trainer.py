@@ -50,7 +50,8 @@ class ResumableTrainer(HubTrainer):
 
     If `run` (`hf_lenctrl.training.model_card.TrainingRun`) is set, the model card describes this run. If
     `weights_dtype` is `"float16"` or `"bfloat16"`, the final trained weights are rounded to this type and saved in it;
-    the model in memory keeps its own type. An adapter is saved together with its length control.
+    the model in memory keeps its own type. If the model has an adapter, `save_control` also saves the
+    configuration of its length control in the adapter's folder.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A `Trainer` that uploads only the model and its card: no access token, no text rows, no pickled arguments."""
+"""A `Trainer` that uploads only the model and its card: no access token, test outputs or pickled arguments."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
