@@ -118,9 +118,10 @@ def test_files_that_hold_no_pairs_or_no_cost_are_refused(tmp_path):
         write_rows(tmp_path / "pairs.jsonl", rows)
         with pytest.raises(ValueError, match=message):
             command.main(["--input_file", pairs, "--output_file", str(tmp_path / "cost.json")])
-    (tmp_path / "cost.json").write_text(json.dumps({"characters": {"a": 1}}))
-    with pytest.raises(ValueError, match="must be a file that `lenctrl fit-cost` wrote, got other JSON"):
-        hf_lenctrl.load_cost(tmp_path / "cost.json")
+    for other in ({"characters": {"a": 1}}, {"kind": "hf_lenctrl cost", "characters": {"a": 1}}):
+        (tmp_path / "cost.json").write_text(json.dumps(other))
+        with pytest.raises(ValueError, match="must be a file that `lenctrl fit-cost` wrote, got other JSON"):
+            hf_lenctrl.load_cost(tmp_path / "cost.json")
 
 
 @pytest.mark.skipif(shutil.which("espeak-ng") is None, reason="espeak-ng is not installed: apt-get install espeak-ng")

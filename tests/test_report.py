@@ -119,7 +119,7 @@ def png_size(path) -> tuple[int, int]:
 
 def test_save_writes_json_markdown_and_a_png_where_it_can_be_drawn(tmp_path, monkeypatch, caplog):
     texts = [*TEXTS[:-1], "a\ud800b"]  # a text that is no UTF-8
-    report = length_report(texts, {"character": CHARACTERS, "word": WORDS}, units=["character", "word"])
+    report = length_report(texts, {"character": CHARACTERS, "word": WORDS})  # all units that have lengths
     folder = tmp_path / "new" / "report"
     report.save(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["report.json", "report.md", "report.png"]
@@ -156,6 +156,7 @@ def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypat
         ({"requested": [17, 10, 0, 17, 10, 3]}, ValueError, "at least 1, got 0"),
         ({"units": ["line"]}, ValueError, "unit of a text must be one of character, word, .*, arial, got 'line'"),
         ({"units": ["character", "word"]}, ValueError, r"for each unit, \{'character': \[...\], ...\}, got one list"),
+        ({"requested": {"word": WORDS}, "units": "byte"}, ValueError, r"\{'byte': \[...\], ...\}, got those of word"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, error, message):

@@ -120,7 +120,7 @@ def length_report(
     predictions: Sequence[str],
     requested: Sequence[_Length] | Mapping[str, Sequence[_Length]],
     *,
-    units: Sequence[str] = ("character",),
+    units: Sequence[str] | None = None,
     sources: Sequence[Hashable] | None = None,
     tokenizer=None,
     bucket_width: int | None = None,
@@ -135,9 +135,8 @@ def length_report(
         requested (`Sequence` or `Mapping[str, Sequence]`): One length or range `(lowest, highest)` for each text. For
             several units, a dictionary with such a list for each unit, `{"character": [...], "word": [...]}`. A range
             counts as the length inside it that is nearest to the length of the text.
-        units (`Sequence[str]`, *optional*, defaults to `("character",)`): The units to report: `"token"`, or names of
-            other units, see `count_units`. If `requested` is a dictionary, each unit must be one of its keys.
-            Otherwise only one unit is allowed.
+        units (`Sequence[str]`, *optional*): The units to report: `"token"`, or names of other units, see
+            `count_units`. The default is all units of `requested`, or `"character"` if `requested` is one list.
         sources (`Sequence`, *optional*): The source of each text, for `distinct` (see `distinct_share`).
         tokenizer (`PreTrainedTokenizerBase`, *optional*): Needed if the units include `"token"`. It encodes each text
             again, as a target; special tokens do not count.
@@ -166,11 +165,14 @@ def length_report(
 
     ```
     """
+    if units is None:
+        units = list(requested) if isinstance(requested, Mapping) else ["character"]
     units = (units,) if isinstance(units, str) else tuple(units)
-    if not isinstance(requested, Mapping):
-        if len(units) > 1:
-            raise ValueError(f"requested must hold lengths for each unit, {{'{units[0]}': [...], ...}}, got one list")
+    if not isinstance(requested, Mapping) and len(units) == 1:
         requested = {units[0]: requested}
+    if not isinstance(requested, Mapping) or not set(units) <= requested.keys():
+        got = f"those of {', '.join(requested)}" if isinstance(requested, Mapping) else "one list"
+        raise ValueError(f"requested must hold lengths for each unit, {{'{units[0]}': [...], ...}}, got {got}")
     ranged = any(isinstance(length, tuple) for unit in units for length in requested[unit])
     if ranged and window.get("tolerance") is not None:
         raise ValueError(f"a range has no other window, got tolerance={window['tolerance']!r}; leave it out")

@@ -188,7 +188,7 @@ def _changes(one: list[str], other: list[str]) -> list[tuple[Phrase, Phrase]]:
     while last < min(len(one), len(other)) - first and one[-1 - last] == other[-1 - last]:
         last += 1
     parts = tuple(one[first : len(one) - last]), tuple(other[first : len(other) - last])
-    if not first or max(map(len, parts)) > LONGEST or min(len(one), len(other)) < LONGEST:
+    if one == other or not first or max(map(len, parts)) > LONGEST or min(len(one), len(other)) < LONGEST:
         return []
     if any(not word[0].isalnum() and not _JOINED.fullmatch(word) for part in parts for word in part):
         return []  # the spaces beside other marks are not known

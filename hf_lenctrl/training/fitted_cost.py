@@ -4,7 +4,7 @@ import json
 import math
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -136,9 +136,10 @@ def load_cost(path: str | Path) -> FittedCost:
     Load the costs of characters from a file that `lenctrl fit-cost` or `FittedCost.save` wrote.
 
     Raises:
-        `ValueError`: if the file is not JSON, or if its `kind` is not `"hf_lenctrl cost"`.
+        `ValueError`: if the file holds anything else.
     """
     found = json.loads(Path(path).read_text(encoding="utf-8"))
-    if not isinstance(found, dict) or found.pop("kind", None) != "hf_lenctrl cost":
+    own = {"kind", *(own.name for own in fields(FittedCost))}
+    if not isinstance(found, dict) or found.keys() != own or found.pop("kind") != "hf_lenctrl cost":
         raise ValueError(f"{path} must be a file that `lenctrl fit-cost` wrote, got other JSON")
     return FittedCost(**found)
