@@ -46,8 +46,8 @@ class LengthControlRules:
             `encoder_length_embedding`, one row for each length from 0. Greater lengths share the last row, and lengths
             below 0 share the first row.
         length_scale (`int`, defaults to 1): The number by which `length_encoding="scale"` divides the length before
-            the multiplication. The value 1 gives LC as published for a CNN. In a Transformer, embeddings of this size
-            hide the positions, so set this field to the length of a typical target.
+            the multiplication. The value 1 gives LC as published for a CNN. In a Transformer, embeddings multiplied by
+            the full length are so large that they hide the positions. So set this field to a typical target length.
         absolute_positions (`bool`, defaults to `False`): Keep the decoder's own positions and add the length encoding
             ("+PE" in Takase & Okazaki 2019). If `False`, the encoding replaces the positions. Always `True` for T5.
         sinusoids (`str`, defaults to `"paper"`): `"paper"` computes `"ldpe"` and `"lrpe"` by the equations of the
@@ -69,8 +69,8 @@ class LengthControlRules:
         length_projection (`bool`, defaults to `False`): Pass the length encoding through a linear layer that starts at
             zero, so that a pretrained model starts unchanged; see `add_length_control`.
         length_optional (`bool`, defaults to `False`): Whether the model was also trained on rows without a length. If
-            no length is given, or the length is 0, nothing is added to the embeddings, and the model works as a model
-            without length control.
+            `True`, and no length is given or the length is 0, nothing is added to the embeddings, and the model works
+            as a model without length control. If `False`, a model with a length encoding needs a length.
         trained_lengths (`dict`, *optional*): Percentiles of the lengths of the training targets, in units: `"1%"`,
             `"50%"`, `"99%"` and `"max"`. `generate` warns if a length is far outside the range from `"1%"` to `"99%"`.
         unit_states (`int`, defaults to 1): Number of states of the model's `UnitTable`, which is a finite automaton
@@ -99,7 +99,7 @@ class LengthControlRules:
     def from_dict(cls: Any, config_dict, **kwargs):
         """
         Build a configuration from a dictionary, as the base class does. If `kwargs` sets `length_constraint`, ignore
-        the saved `length_tolerance`. `generate` also ignores it if its arguments set a constraint.
+        the saved `length_tolerance`. `generate` also ignores the saved tolerance if its caller sets a constraint.
         """
         if "length_constraint" in kwargs:
             config_dict = {**config_dict, "length_tolerance": None}

@@ -161,7 +161,10 @@ class LengthControlledEncoder(_Part):
 
     @property
     def length_table(self: Any) -> Any:
-        """Return the embedding module of lengths, `(learned_lengths, d_model)`: the encoder's own or the decoder's."""
+        """
+        Return the embedding module of lengths, `(learned_lengths, d_model)`: the decoder's if `share_length_table` was
+        called, otherwise the encoder's own.
+        """
         return (*self._table_of, self)[0].length_embedding
 
     def state_dict(self: Any, *args, prefix: str = "", **kwargs):

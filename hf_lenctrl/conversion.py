@@ -238,8 +238,8 @@ def add_length_control(
     The decoder keeps its positions. The length encoding passes through a new linear layer. This layer starts at zero,
     and so do the optional length embedding of the encoder and the projection of the optional length head. So before
     training, the new model has the logits of the given model, bit for bit, at any length. If encoder and decoder share
-    a `"learned"` embedding, there is no linear layer. Weights, dtype, configuration and generation configuration are
-    copied; the given model does not change.
+    a `"learned"` embedding, there is no linear layer, and the shared embedding starts at zero. Weights, dtype,
+    configuration and generation configuration are copied; the given model does not change.
 
     Args:
         model_or_path (`PreTrainedModel` or `str`): A model without length control, or its folder or Hub name.

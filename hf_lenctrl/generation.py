@@ -204,9 +204,10 @@ class LengthControlledGeneration:
                 also the default.
             length_from (`str` or `list[int]`, *optional*): For a causal model that writes thoughts (reasoning text)
                 before the answer: the marker that ends the thoughts, such as `"</think>"`, or its ids. Only the answer
-                after the marker is counted, without white space at its start. A marker at the end of the prompt,
-                before optional white space, counts too. The argument `tokenizer` is required. If an output has no
-                marker, its length is not controlled, and a warning says so.
+                after the marker is counted, without white space at its start. If the prompt ends with the
+                marker and optional white space, the whole output is the answer. Otherwise, if an output has no marker,
+                the length of this output is not controlled, and a warning says so. The argument `tokenizer` is
+                required.
             thinking_budget (`int`, *optional*): The maximum number of new tokens of thoughts. After this number, the
                 marker is added.
             guidance_scale (`float`, *optional*): For a model with `length_optional`, the strength of guidance towards
@@ -366,7 +367,7 @@ class LengthControlledGeneration:
     def _get_candidate_generator(self, *args, model_kwargs, assistant_model=None, **kwargs):
         """
         Build the candidate generator of assisted generation. If the draft model (`assistant_model`) has no length
-        control, pass it no length; the constraint applies to it in any case.
+        control, pass no length to this model. The output keeps the constraint with any draft model.
         """
         draft = getattr(assistant_model, "config", None)
         if assistant_model is not None and not getattr(draft, "length_controlled", False):

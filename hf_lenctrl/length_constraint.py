@@ -24,8 +24,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     incomplete (byte-level BPE), or that add no units. EOS is masked while the constraint does not allow the text to
     end. The scores of other entries do not change, so beam search prefers outputs that end where the model would end.
     If no entry fits, EOS is allowed. If no entries add up to an `"exact"` length, the output has the next shorter
-    possible length. Masks of other processors stay, except inside a character that is split over entries, because the
-    character is always completed.
+    possible length. Masks of other processors stay, with two exceptions: a character that is split over entries is
+    always completed, and EOS is allowed if no other entry is allowed.
 
     Args:
         unit_table (`UnitTable`): Table of the units that each entry of the model's vocabulary adds.

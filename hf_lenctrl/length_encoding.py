@@ -114,10 +114,11 @@ def fairseq_sinusoidal(argument: torch.Tensor, dim: int, log_base: float | torch
     """
     Return the sinusoidal encoding PE by fairseq's formula. With `h = dim // 2`, the first h columns are
     `sin(argument / base^(k / (h - 1)))` for k from 0 to h - 1, and the next h columns are the cosines of the same
-    angles. If `dim` is odd, a column of zeros follows. fairseq counts positions from 2.
+    angles. If `dim` is odd, a column of zeros follows.
 
     Args:
-        argument (`torch.Tensor` of shape `(...)`): Integers or floats, of any sign.
+        argument (`torch.Tensor` of shape `(...)`): Integers or floats, of any sign. The function uses them unchanged.
+            The first position of fairseq is 2, so the caller must add 2 to positions that start at 0.
         dim (`int`): Width of the encoding, at least 1.
         log_base (`float` or `torch.Tensor` of shape `(..., 1)`, *optional*): Logarithm of the base; the default base
             is 10,000.
@@ -136,7 +137,7 @@ def fairseq_ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torc
     """
     Return LDPE as in Takase & Okazaki's code: PE (`fairseq_sinusoidal`) of `length - progress + 2`. Neither `length`
     nor `progress` counts EOS. When EOS should follow, the argument of PE is 2. If the text is one unit too long, the
-    argument is 1, which is the index of fairseq's padding row, so the encoding is all zeros.
+    argument is 1. The function then returns zeros, because 1 is the index of the padding row in fairseq.
     """
     argument = length.float() - progress.float() + 2  # (B, T)
     return fairseq_sinusoidal(argument, dim) * (argument != 1).unsqueeze(-1)
@@ -144,8 +145,8 @@ def fairseq_ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torc
 
 def fairseq_lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     """
-    Return LRPE as in Takase & Okazaki's code: add 2 to `progress`, because fairseq counts positions from 2, and add 1
-    to `length`, because the code counts EOS.
+    Return LRPE as in Takase & Okazaki's code: PE (`fairseq_sinusoidal`) of `progress + 2`, with the base `length + 1`.
+    The first position of fairseq is 2. The code of Takase & Okazaki counts EOS in the length; `length` does not.
     """
     return fairseq_sinusoidal(progress.float() + 2, dim, log_base=(length.float() + 1).log().unsqueeze(-1))
 

@@ -19,8 +19,8 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
 
     The guided scores are `log p0 + scale * (log p - log p0)`, where `p` is the model's distribution with the length,
     and `p0` is its distribution without a length. Guidance helps a model that learned little about the length, and
-    takes about twice the time. If `log p` of an entry is far below `log p` of the best entry, the guided score of the
-    entry is at most `log p`, as in contrastive decoding (Li et al. 2023).
+    takes about twice the time. If `log p` of an entry is more than 4 nats (`PLAUSIBLE`) below `log p` of the best
+    entry, the guided score of the entry is at most `log p`, as in contrastive decoding (Li et al. 2023).
 
     Args:
         model (`PreTrainedModel`): The length-controlled model.

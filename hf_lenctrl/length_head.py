@@ -31,7 +31,10 @@ class _Watched:
 
 
 class LengthHeadOutput(nn.Linear):
-    """The block of the output projection (Nguyen et al. 2023, eq. 20) that reads the length head."""
+    """
+    Linear layer whose input is the length head. The layer is a part of the output projection (Nguyen et al. 2023,
+    eq. 20), see `LengthHeadAttention`.
+    """
 
 
 class LengthHeadAttention:
@@ -73,8 +76,9 @@ class LengthHeadAttention:
     @takes_cache
     def forward(self: Any, hidden_states, *args, cache=None, progress=None, **kwargs):
         """
-        Run the parent's `forward`, and add the length head. `progress (batch_size, sequence_length)` is the number of
-        units produced before each position. Raise `ValueError` if a model without a length head has filled the cache.
+        Return the results of the parent's `forward`, with the projected length head added to the attention output.
+        `progress (batch_size, sequence_length)` is the number of units produced before each position. Raise
+        `ValueError` if a model without a length head has filled the cache.
         """
         watched = _Watched(self, "out_proj" if hasattr(self, "out_proj") else "o")
         output, *others = self.stock.forward(watched, hidden_states, *args, **{CACHE: cache}, **kwargs)

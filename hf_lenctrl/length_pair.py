@@ -73,8 +73,8 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
     Two separate masks are not enough, because the ending with the fewest words may have too many characters. So this
     class searches the product of the two automata. For each pair of states and each remaining length in the first
     unit, a dynamic program finds the minimum length that the rest of the text needs in the second unit. No output
-    exceeds a limit. An output may miss an exact length if entries that add no units, in either table, fill the output
-    up to the maximum number of tokens. `generate` then warns.
+    exceeds a limit. An output may miss an exact length if it reaches the maximum number of tokens too early, for
+    example because some of its entries add no units in the first unit. `generate` then warns.
 
     Args:
         first (`LengthConstraintLogitsProcessor`): The constraint on the length in the first unit.
@@ -167,10 +167,11 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
     def _fallback_scores(self, scores, allowed, may_end):
         """
-        Return scores `(rows, V)` for rows in which all entries are masked. Allow the first of these that is possible:
-        (1) the entries that both limits allow, with their scores; (2) EOS, if the text may end here or if the limits
-        allow no entry; (3) the entries that both limits allow, with score 0, although other processors forbid them.
-        `allowed` and `may_end` are the results of `_allowed`.
+        Return new scores `(rows, V)` for rows in which the masks of `__call__` left no entry. `scores (rows, V)` are
+        the scores before these masks; other processors may have masked some of them. `allowed` and `may_end` are the
+        results of `_allowed`. Allow the first of these that is possible: (1) the entries that both limits allow, with
+        their values in `scores`; (2) EOS, if the text may end here or if the limits allow no entry; (3) the entries
+        that both limits allow, with score 0, although other processors forbid them.
         """
         given = scores.masked_fill(~allowed, -math.inf)
         ends = torch.full_like(scores, -math.inf)

@@ -111,9 +111,10 @@ class Rules:
         most_steps (`int`): A number that is at least the maximum of `steps`. Only if fewer entries than this are left,
             `ends_within` masks entries.
         silent (`torch.LongTensor`): Ids of entries, except EOS, that add no units and keep the state.
-        pace, reach (`int`): Any `pace` consecutive entries can add any number of units from 1 to `reach`, and after
-            them the next `pace` entries can too. If entries of 1, 2 ... n units can follow each other, `pace` is 1 and
-            `reach` is n. If each word needs a separate white-space entry, or each vowel a consonant, `pace` is 2.
+        pace, reach (`int`): For each number of units from 1 to `reach`, a text can add this number with at most `pace`
+            entries, again and again. If entries of 1, 2 ... n units can follow each other, `pace` is 1 and `reach` is
+            n. If each word needs a separate white-space entry, or each vowel a consonant, `pace` is 2. If no pace has
+            this property, `pace` is 1 and `reach` is the most units of an entry after which the text may end.
         gain (`torch.FloatTensor` of shape `(S, C)`): How much an entry helps to reach an exact length in few
             positions: its units times `pace`, minus `reach` for each entry that must follow before the text may end,
             plus a correction for the next state. The correction is above 0 if the next unit needs fewer than `pace`
@@ -167,7 +168,7 @@ class Rules:
         return torch.zeros_like(self.weights[0], dtype=torch.bool).index_fill(0, self.eos_column, True)  # (C,)
 
     def _last(self, allowed, silent) -> torch.Tensor:
-        """Return the units that each EOS adds, `(S, eos)`; `_NEVER` if no text may end with this EOS there."""
+        """Return the units that each EOS adds, `(S, eos)`; `_NEVER` if no text may end with this EOS in this state."""
         may_end = allowed[:, silent].any(dim=1) if bool(silent.any()) else torch.ones_like(allowed[:, 0])  # (S,)
         first = allowed[:, self.eos_column]
         # An EOS that is white space ends no text, since decoding strips it.
@@ -178,8 +179,8 @@ class Rules:
     def _set_pace(self) -> None:
         """
         Set `pace`, `reach`, `gain` and `first`, and increase `most_steps`. A state is good if a text in this state can
-        add any number of units from 1 to `reach` in `pace` entries and is then in a good state again. The mask
-        `steers` leads texts to good states. `most_steps` grows by the additional entries that a text needs from a
+        add any number of units from 1 to `reach` in at most `pace` entries and is then in a good state again. The
+        mask `steers` leads texts to good states. `most_steps` grows by the additional entries that a text needs from a
         state that is not good.
         """
         usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()  # (S, C)
@@ -222,10 +223,10 @@ class Rules:
     def _good(self, good, pace: int, moves: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """
         Return two tensors `(S,)`. (1) Which states are in the largest subset of `good` from which a text can add units
-        and stay in the subset: one unit in at most `pace` entries, and each larger number of units in one entry. (2)
-        The number of entries that a text in each state needs to add one unit and reach the subset, at most
-        `_MOST_ENTRIES`. `good (S,)` is a boolean tensor. `moves[n] (S, S)` says which states lead to which by an entry
-        of `n` units, as in `_targets`.
+        and return to the subset: one unit in at most `pace` entries, and each number from 2 to `len(moves) - 1` in
+        one entry. (2) The number of entries that a text in each state needs to add one unit and reach the subset, at
+        most `_MOST_ENTRIES`. `good (S,)` is a boolean tensor. `moves[n] (S, S)` says which states lead to which by an
+        entry of `n` units, as in `_targets`.
         """
         none, one, *several = moves
         limit = torch.full_like(self.steps, _MOST_ENTRIES)
@@ -307,8 +308,8 @@ class Rules:
         `s`. A set of numbers of units is an integer whose bit `w - 1` stands for `w` units.
 
         (1) A dictionary. Each key is a pair `(target, units)`: a state, and a set of numbers of units. The value is
-        the set of states with this property: the entries that lead from the state to `target` and add units add
-        exactly the numbers in `units`.
+        the set of all states `s` for which `units` holds exactly the numbers above 0 that entries from `s` to `target`
+        add.
         (2) A list. Item `s` is the set of states that a text in state `s` can reach by any number of entries that add
         no units. State `s` itself is in the set.
         (3) A dictionary. Each key is a number of units. The value is the set of states in which an EOS may end the

@@ -44,8 +44,8 @@ def tell_peft(config) -> None:
     """
     Register in PEFT the default target modules for the model type of a configuration, if a script has imported PEFT.
     The targets are the modules of length control, which an adapter then trains and saves, and some modules of the
-    pretrained model. If the configuration is of a wrapper (see `wrapper`) and PEFT knows the wrapped model, these are
-    PEFT's own targets for the wrapped model. Otherwise they are the query and value projections of attention.
+    pretrained model. The latter are the query and value projections of attention. If the configuration is of a wrapper
+    (see `wrapper`) and PEFT knows the wrapped model, the latter are PEFT's own targets for the wrapped model.
     """
     peft = sys.modules.get("peft.utils")
     if peft is not None:
@@ -337,9 +337,9 @@ class CountsLabels(StoresUnitTable):
     def _length_of_rows(self: Any, labels, decoder_input_ids):
         """
         Return the length of each row for a `forward` that got no length. If there are labels, count their units
-        (Takase & Okazaki 2019, section 3.1). Without labels, return the default, `config.length`. In training, where
-        label smoothing may remove the labels, count `decoder_input_ids` instead, or return `None` if there are no ids.
-        If the model is not length-controlled, return `None`.
+        (Takase & Okazaki 2019, section 3.1). Without labels in training (label smoothing may remove the labels), count
+        the units of `decoder_input_ids`, or return `None` if `decoder_input_ids` is `None`. Without labels outside
+        training, return the default, `config.length`. If the model is not length-controlled, return `None`.
         """
         ids = decoder_input_ids if labels is None and self.training else labels
         if not self.config.length_controlled or ids is None and self.training:

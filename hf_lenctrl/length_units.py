@@ -185,13 +185,15 @@ class UnitTable(nn.Module):
 
         Counts are those of `tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)`, with
         two exceptions. White space at the end of a text counts, although Marian and M2M100 strip this white space.
-        Bytes that are invalid UTF-8, which byte-level BPE decodes to U+FFFD, count by their lead bytes (a model may
-        emit such bytes, but no text encodes to them).
+        Bytes that are invalid UTF-8, which byte-level BPE decodes to U+FFFD, may count differently from the decoded
+        text. In the unit `"byte"`, each of these bytes counts. In the unit `"character"`, the first byte of a broken
+        character counts as 1, and other bytes count as 0. A model may emit such bytes, but no text encodes to them.
 
         Args:
             tokenizer (`PreTrainedTokenizerBase`): The tokenizer; for units other than tokens it must decode byte-level
                 BPE (BART), SentencePiece (Marian, mBART, T5, Pegasus, M2M100, NLLB) or WordPiece (BERT).
-            unit (`str` or `Unit`, *optional*): One of `LENGTH_UNITS`, or a unit of your own, see `cost`.
+            unit (`str` or `Unit`, *optional*): One of `LENGTH_UNITS`, or a `Unit`, which has the same effect as
+                the argument `cost`. Required if `cost` is `None`.
             cost (`Unit` or `Callable[[str], int]`, *optional*): A unit of your own, given instead of
                 `unit`: either a `Unit`, or a function that returns the cost of a text. The cost must be the sum of the
                 costs of the characters, which are integers from 0 to 1024. The table's unit is then `"cost"`.
@@ -360,8 +362,8 @@ def save_unit_table(tokenizer, unit: str) -> Path:
     """
     Save the unit table of a tokenizer as `unit_tables/<unit>.safetensors` in the tokenizer's folder, and return the
     path of the file. `UnitTable.from_tokenizer`, the pipeline and vLLM then load the file, which saves time with large
-    vocabularies. If the tokenizer, the code that builds the table, or a package that the counting uses (such as
-    `wcwidth`) has changed, they log a warning and build the table again.
+    vocabularies. These callers log a warning and build the table again if one of the following has changed: the
+    tokenizer, the code that builds the table, or a package that the counting uses (such as `wcwidth`).
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): A tokenizer that was loaded from a folder or from the Hub. For a

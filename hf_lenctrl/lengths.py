@@ -32,7 +32,10 @@ def is_integer(value) -> "TypeIs[int]":
 
 
 def plural(unit: Any) -> str:
-    """Return the words for a length unit in a message: `"characters"`, or `"units of 'sms'"` for other names."""
+    """
+    Return the plural of a length unit for a message: `"tokens"`, `"characters"`, `"words"`, `"bytes"` or
+    `"graphemes"`. For any other name, return for example `"units of 'sms'"`. For a `Unit`, return `"units"`.
+    """
     if unit in ("token", "character", "word", "byte", "grapheme"):
         return f"{unit}s"
     return f"units of {unit!r}" if isinstance(unit, str) else "units"

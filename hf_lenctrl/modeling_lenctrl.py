@@ -217,7 +217,8 @@ class LenCtrlBartForConditionalGeneration(LengthControlledForConditionalGenerati
 
 class _ResizesDecoder:
     """
-    Mixin for Marian, whose decoder may have a separate vocabulary. It resizes the unit table with the embeddings.
+    Mixin for Marian, whose decoder may have a separate vocabulary. When the decoder's token embeddings are resized,
+    this mixin also resizes the unit table.
     """
 
     def resize_decoder_token_embeddings(self: Any, *args, **kwargs):

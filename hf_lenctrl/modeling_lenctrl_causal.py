@@ -168,8 +168,8 @@ class LenCtrlForCausalLM(LengthControlWrapper):
                 answer produced before each prediction; -1 at positions that predict no token of an answer. By default
                 it is counted from the labels. If there are no labels, all `input_ids` are the prompt, and the last
                 token that is not padding predicts the first token of the answer.
-            prompt (`PromptSpan`, *optional*): Ignored. The argument exists because `generate` of a model with an
-                adapter checks this name.
+            prompt (`PromptSpan`, *optional*): Ignored. `generate` passes this argument itself. In a model with an
+                adapter, `generate` raises an error for each argument that is not in the signature of `forward`.
 
         Raises:
             `ValueError`: if there is no length, if a length is below 1, if an answer has no units, if the labels of a

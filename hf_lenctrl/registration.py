@@ -105,7 +105,10 @@ class Lazy(MutableMapping):
 
 
 def _fill(name: str) -> None:
-    """Put `Lazy` mappings into the tables of `name`, an imported module of transformers in `TABLES`."""
+    """
+    Add the items of `TABLES[name]` to the tables of `name`, an imported module of transformers. Each table has an
+    attribute with the registered classes or tasks. A `Lazy` mapping of the old and the new items replaces its value.
+    """
     for table, places in TABLES[name].items():
         mapping = getattr(sys.modules[name], table)
         # transformers stores registered classes in this attribute, which is private in transformers 5.23.

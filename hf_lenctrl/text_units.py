@@ -129,8 +129,8 @@ def _post() -> Unit:
 
 def _post_kind(character: str) -> tuple[int, str]:
     """
-    Return two values for a character: its weight (the sum over its NFC form), and its sign (the name of the group that
-    it matches in `_SIGN`, or `"other"`).
+    Return two values for a character: its weight, and its sign. The weight is the sum of the weights of the characters
+    in its NFC form. The sign is the name of the group that the character matches in `_SIGN`, or `"other"`.
     """
     sign = _SIGN.match(character)
     weight = sum(1 if _LIGHT.match(part) else 2 for part in unicodedata.normalize("NFC", character))

@@ -30,7 +30,7 @@ class AnswerMarker:
     the number of symbols of the marker that it has just read (Knuth, Morris & Pratt 1977). From state `s`, entry `v`
     leads to the state `following[s, v]`. A state of `len(symbols)` or more means that the marker ends inside the
     entry. Then the state is `len(symbols) + rests[rest]`, where `rest` are the bytes of the entry after the marker,
-    without leading white space.
+    without leading white space. The dictionary `rests` has a number for each `rest`. An empty `rest` has 0.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): A tokenizer that decodes by pieces, see `UnitTable.from_tokenizer`.
@@ -265,7 +265,11 @@ class Thoughts:
         Find the answers in `written (rows, T)`, the ids after the prompt. `closed (rows,)` says which prompts end with
         the marker. Return four tensors: (1) the last state of the marker's automaton, `(rows,)`; (2) whether a row has
         a marker, `(rows,)`; (3) the number of ids up to the end of the marker, `(rows,)`, 0 if the marker is in the
-        prompt; (4) the ids of the answers, moved to the left, so that column 0 is the entry in which the marker ends.
+        prompt, `T` if there is no marker; (4) the ids of the answers, `(rows, columns)`.
+
+        Column 0 of (4) is the id of an additional entry (see `AnswerMarker.tables`): the bytes after the marker in the
+        entry in which the marker ends. These bytes are empty if the marker is in the prompt or missing. The other
+        columns are the ids after that entry. Short rows are filled with copies of their last id.
         """
         most = len(self._following)
         before = written.new_zeros(len(written)) if closed is None else most * closed.long()

@@ -280,11 +280,14 @@ class CostVocabulary:
 
     def _successors(self, context: int, missing: int, row, class_of: dict[_Pair, _Pair]) -> dict[int, tuple]:
         """
-        Return the successors of an incomplete character (first bytes only) in a context. `missing` is the number of
-        missing bytes. `row` is the row of the character's group, with a value for each possible next byte (see
-        `OpenCharacters`). If one byte is missing, return a dictionary from each kind of the complete character to the
-        transition of the `Unit`. Otherwise return a dictionary from each group that one more byte leads to, to the
-        representative of this group in `class_of`.
+        Return a dictionary of the successors of an incomplete character (first bytes only). `context` is the state of
+        the `Unit` before the character. `missing` is the number of missing bytes. `row` is the row of the character's
+        group, with a value for each possible next byte. For groups and rows see `OpenCharacters`.
+
+        If one byte is missing, each key is a kind that the complete character may have. Its value is the transition of
+        the `Unit` from `context`. If more bytes are missing, each key is a group that the character may have after one
+        more byte. Its value is the representative of the pair of `context` and this group, from `class_of` (see
+        `_classes`).
         """
         reached = set(row) - {-1}
         if missing == 1:

@@ -311,9 +311,12 @@ def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str
     """
     Convert the options in a YAML file to words of a command line, so that one parser checks both. The words hold the
     raw text of the file. So `no` in `language: no` does not become a boolean, and `1.10` does not become a number. If
-    an option has the value `required`, do not convert it, but add its name to the set `required`. Null and empty
-    lists, which a command line cannot express, become defaults of `parser` if the option allows them. Raise
-    `ValueError` if the file has unknown keys.
+    an option has the value `required`, do not convert it, but add its name to the set `required`. Raise `ValueError`
+    if the file has unknown keys.
+
+    A command line cannot express null or an empty list. So null becomes the default of the option in `parser`, if this
+    default is `None`. Otherwise, null or an empty list sets the default of an option that takes a list to `[]`. For
+    all other options, convert null or an empty list like any other value.
     """
 
     def load(loader) -> Any:

@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 
 def state_of(checkpoint: str | Path) -> Any:
     """
-    Load the `TrainerState` of a checkpoint. Trainer writes the file of the state last, so an incomplete checkpoint
-    lacks it.
+    Load the `TrainerState` of a checkpoint. Raise `OSError` if the file of the state is missing, or `ValueError` if it
+    is not valid JSON. Trainer writes this file last, so the file is missing or invalid in an incomplete checkpoint.
     """
     return TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
 

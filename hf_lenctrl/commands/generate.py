@@ -204,7 +204,10 @@ def generate(
     `output`, `length` and `score`. If `num_return_sequences` is above 1, each source has several outputs.
 
     `lengths` is a list with one length or range for each source, in units. A list of `None` requests the model's
-    default. `lengths` may also be `"predict"`, `"source"`, `"reference"` or the name of a limit, such as `"bluesky"`.
+    default. `lengths` may also be the name of a limit, such as `"bluesky"`, or one of three words. `"predict"` means
+    the length from a length predictor, `"source"` the length of each source, and `"reference"` the length of each text
+    in the option `references`.
+
     `second_limit` is a pair: a second unit, and the maximum length in this unit. `options` are passed to the pipeline.
     """
     if isinstance(lengths, str) or lengths[0] is not None:

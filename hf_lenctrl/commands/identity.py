@@ -20,12 +20,14 @@ ADAPTER = "adapter_config.json"
 def identity(name: str | Path, patterns: tuple[str, ...] = WEIGHTS) -> dict[str, Any] | str:
     """
     Return a value that identifies the content of a file, a folder or a model. The value changes if the content
-    changes, and has no local path.
+    changes, and has no local path. But if `name` is not a local path and the commit on
+    the Hub is unknown, the value is only `name`.
 
     Args:
         name (`str` or `Path`): A file, a folder, or a model on the Hub.
-        patterns (`tuple[str, ...]`): Patterns of the files in a folder to identify, see `uploaded`; by default the
-            files of a model, its tokenizer and its predictor. The files of an adapter's base model are identified too.
+        patterns (`tuple[str, ...]`): Patterns of file names, as in `training.upload.uploaded`. In a folder, only files
+            that match a pattern are identified; by default the files of a model, its tokenizer and its predictor. The
+            base model of an adapter is identified too.
 
     Returns:
         `dict` or `str`: `{"size": ..., "sha256": ...}` for a file, `{"<file>": {"size": ...}, ...}` for a folder, and
@@ -51,8 +53,9 @@ def identity(name: str | Path, patterns: tuple[str, ...] = WEIGHTS) -> dict[str,
 
 def short(value: Any, other: Any = None) -> str:
     """
-    Return a recorded value as a short text for a message. A file is shown by its hash. A folder is shown as a list of
-    its files; if `other` is an identity of the folder at another time, only files that differ between both are listed.
+    Return the value of an option as a short text for a message. `value` may be an identity (see `identity`). A file is
+    shown by its hash. A folder is shown as a list of its files; if `other` is an identity of the folder at another
+    time, only files that differ between both are listed.
     """
     if not isinstance(value, dict):
         return str(value)

@@ -114,8 +114,9 @@ def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None
 def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specified: Specified) -> None:
     """
     Raise `ValueError` if the checkpoint fixes an option (of the model's shape or of length control) and the user set
-    this option to another value. The value that the option had in the run that trained the checkpoint is accepted
-    too. The record of that run, `_run/run.json` in the checkpoint's folder, has this value.
+    this option to another value. Also accept the value that the option had in the run that trained the checkpoint
+    (`_run/run.json` in the checkpoint's folder). This value can differ from the checkpoint's. For example, the option
+    `vocab_size` is only the maximum size of a new vocabulary.
     """
     has: dict[str, Any] = {"family": config.model_type.removeprefix("lenctrl_")}
     for option, fields in _SHAPE.items():
@@ -197,8 +198,8 @@ def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: 
     """
     Return two values: the unit of the run, and its `LengthTokens` or `None`. Take each value from the checkpoint that
     the run trains further, if that checkpoint has the value. Otherwise, take the unit from the arguments, and fit the
-    length tokens to the training rows if the arguments request length tokens. Also set `model_args.length_unit`. Raise
-    `ValueError` if the checkpoint and the argument have different units.
+    length tokens to the training rows if the arguments request length tokens. Also set `model_args.length_unit` to the
+    returned unit. Raise `ValueError` if the checkpoint and the argument have different units.
     """
     name = model_args.model_name_or_path
     saved = None if name is None else AutoConfig.from_pretrained(name)

@@ -26,7 +26,8 @@ def check_loss(path: str | Path, *inputs: str | Path | None, overwrite: bool = T
 def check_begun(path: Path, options_path: Path, options: dict[str, Any], advice: str = "name another") -> None:
     """
     Raise `ValueError` unless a command with the same `options` began the output `path`. The JSON file `options_path`
-    holds the options of the command that began it. `advice` is a part of the message.
+    holds the options of the command that began `path`. A missing file counts as a file without options.
+    The error message includes `advice`, which says what the user can do.
     """
     before = json.loads(options_path.read_text("utf-8")) if options_path.is_file() else {}
     if points := differences(before, dict.fromkeys(before) | options):

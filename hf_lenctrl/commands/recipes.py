@@ -1,4 +1,7 @@
-"""Functions that find the YAML recipes of the package by name, and check names of models."""
+"""
+Functions that find the YAML recipes of the package by name, and check that a model's folder exists and that its index
+of weights names no file outside the folder.
+"""
 
 import difflib
 from collections.abc import Iterable

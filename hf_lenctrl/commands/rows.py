@@ -75,7 +75,8 @@ class Rows:
     def keep(self, chosen: Callable[[dict], bool], has: str = "a text") -> None:
         """
         Keep only the rows for which `chosen` returns true, and their row numbers. The attribute `read` remains the
-        number of all rows in the file. Raise `ValueError` if no row is left; its message says that no row has `has`.
+        number of all rows in the file. Raise `ValueError` if no row is left. `has` is a phrase
+        for the error message: what all rows lack.
         """
         pairs = [(n, row) for n, row in zip(self.numbers, self.values, strict=True) if chosen(row)]
         if not pairs:

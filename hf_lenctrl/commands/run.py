@@ -30,8 +30,8 @@ def set_up(args) -> None:
 
 def _tokenizer_of(output_dir: str | Path) -> tuple[Path, Path]:
     """
-    Return two paths: the folder of a run's tokenizer, and a temporary folder in which to save or delete a tokenizer.
-    Delete the temporary folder if a killed run left it, so that this path does not exist.
+    Return two paths: the folder of a run's tokenizer, and a temporary path. The tokenizer is at the temporary path
+    while a command writes or deletes it. Delete a folder that a killed run left at the temporary path.
     """
     folder = kept(output_dir, "tokenizer")
     shutil.rmtree(part := folder.with_suffix(".part"), ignore_errors=True)  # left by a killed run

@@ -91,8 +91,9 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
 
     def check(self, kwargs: dict) -> None:
         """
-        Check the arguments of a request. Build the unit table of its unit if the table does not exist yet. Raise
-        `ValueError` if the length is invalid, if the unit cannot be counted, or if `length_from` is given.
+        Check the arguments of a request. If there is no unit table yet for the length unit of the request, build this
+        table. Raise `ValueError` if the length is invalid, if the unit cannot be counted, or if `length_from` is
+        given.
         """
         if (asked := Asked.of(kwargs)) is not None:
             if asked.length_from is not None:

@@ -261,7 +261,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
     characters. The processor works with any causal model and with greedy search, beam search or sampling, and needs a
     grammar engine: `pip install "hf_lenctrl[json]"`.
 
-    The grammar engine gets the schema without lengths, so a step takes the same time at any length. In a string,
+    The grammar engine gets the schema without length limits, so large limits do not make a step slower. In a string,
     entries that are too long are masked, and the closing quote is masked until the string is long enough. An escape
     (`\\n`, `\\u00e9`) is one character. If the model's first choice is too long, the string ends; `finish` later
     removes a word that is cut. Each call of `generate` needs its own processor.

@@ -90,7 +90,7 @@ def read_table(folder: str | Path) -> UnitTable:
     Read the unit table from the file `lenctrl.json` of a folder, which `write_rules` wrote.
 
     Raises:
-        `ValueError`: if the file has another version.
+        `ValueError`: if the file has another format version than the one this package reads.
     """
     rules = json.loads(Path(folder, RULES).read_text(encoding="utf-8"))
     if rules["version"] != VERSION:

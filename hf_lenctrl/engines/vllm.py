@@ -170,15 +170,17 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     def _drafted(self, ctx: LogitsContext, states: LogitsProcRequestState):
         """
-        Return two lists: (1) a `Place` for each row of logits to mask; (2) a pair of index and request for each row
-        that must end, because its request has no counter. A `Place` has the text before the next token, see the table.
-        A draft is a token that speculative decoding proposes.
+        Return two lists. (1) For each row of logits to mask: a `Place`, the tuple of row index, request, text before
+        the next token, and maximum number of tokens. (2) For each row in which only EOS is allowed: a pair of row
+        index and request. Such a row belongs to a request without a counter (see `Request`).
+
+        The table says how a row gets its text. A draft is a token that speculative decoding proposes.
 
         | row | text in the `Place` |
         |---|---|
         | inside a prompt | no `Place`, because no token is sampled after this row |
         | the first token, or the first after a preemption | counted from the start of the output |
-        | the first row of another step | the previous step's text up to its last accepted draft, plus one token |
+        | the first row of any later step | the previous step's text up to its last accepted draft, plus one token |
         | a draft | the text of the row before, plus the draft |
         """
         rows: list[Place] = []
@@ -228,8 +230,9 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     def _listed(self):
         """
-        Return two lists: (1) a `Place` for each row of logits to mask; (2) a pair of index and request for each row
-        that must end, because its request has no counter or because vLLM hides its tokens.
+        Return two lists. (1) For each row of logits to mask: a `Place`, the tuple of row index, request, text so far,
+        and maximum number of tokens. (2) For each row in which only EOS is allowed: a pair of row index and request.
+        The request of such a row has no counter (see `Request`), or vLLM gives -1 instead of its last token.
         """
         rows: list[Place] = []
         ended: list[tuple[int, Request]] = []

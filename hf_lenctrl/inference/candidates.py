@@ -117,9 +117,9 @@ class NBest(Single):
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
         """
-        Return one job for each planned length of each request. The jobs of a request divide its `call.outputs`
-        candidates equally among them (rounded up), so each job has more candidates if a narrow range has fewer planned
-        lengths.
+        Return one job for each planned length of each request. A request needs `self.call.outputs` candidates. Each of
+        its jobs generates an equal share, rounded up. So if a narrow range has fewer planned lengths, each job
+        generates more candidates.
         """
         jobs = super().jobs(requests)
         for job in jobs:
@@ -241,9 +241,9 @@ class Choice(Single):
 
     def options(self, job: Job) -> dict[str, Any]:
         """
-        Return the options of `generate` for the batch that contains `job`. If the job has a search by length, the
-        options ask for this search, otherwise for at least `job.count` beams. The model's default number of beams has
-        no effect.
+        Return the options of `generate` for the batch that contains `job`. If `job.search` is set, the options
+        replace the beam search by this search, see `SearchByLength`. Otherwise the options ask for at least
+        `job.count` beams. The model's default number of beams has no effect.
         """
         options = _with_beams(self.call.options, self.call.options.get("generation_config"), job.count)
         if job.search is None:

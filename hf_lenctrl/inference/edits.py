@@ -151,9 +151,9 @@ class Edits:
 def edits_of(model, hub_options: dict[str, Any]) -> Edits | None:
     """
     Load the edits that the field `choice` of a model's configuration names, from the model's folder or repository.
-    Return `None` if it names no file. If the file is missing, as in the folder of a model that was trained further,
-    log this and return `None`. Raise `ValueError` if the name is a path. `hub_options` are options of the Hub, such as
-    `token`.
+    Return `None` if the field names no file. If the file is missing, as in the folder of a model that was trained
+    further, log this and return `None`. Raise `ValueError` if the name is a path. `hub_options` are options of the
+    Hub, such as `token`.
     """
     name = ChoiceConfig.of(model.config).edits
     if name is None:
@@ -217,8 +217,9 @@ def reword(
 
     First make texts with one edit. `first_changes` estimates how likely each edit is, from the first vocabulary entry
     that the edit changes. The model computes the log-probabilities of the texts with the likeliest edits. Then combine
-    several of these edits in one text. The estimated log-probability of a combination is the sum of the changes by its
-    edits. The model computes the log-probabilities of the likeliest combinations.
+    several of these edits in one text. To estimate the log-probability of a combination, add the change by each edit
+    to the log-probability of the text before the edits. The model computes the log-probabilities of the likeliest
+    combinations.
 
     Args:
         model, tokenizer: The model, which can generate without a length, and its tokenizer.

@@ -39,8 +39,9 @@ class FinishLogitsProcessor(LogitsProcessor):
     the output.
 
     With `finish="sentence"`, the processor allows an entry only if a punctuation mark that ends the sentence still
-    fits after it, or if the entry is such a mark. When the output must end, the processor allows such a mark before
-    EOS if its probability is at least 5 % of the first choice's. Each call of `generate` needs its own processor.
+    fits after it, or if the entry is such a mark. When the output must end, the processor allows only EOS and
+    such marks that fit. EOS then gets at least 5 % of the probability of the first choice. So greedy search adds a
+    mark only if the mark is then more likely than EOS. Each call of `generate` needs its own processor.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.

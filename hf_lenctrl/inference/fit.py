@@ -111,8 +111,8 @@ class _Request:
         first number is the requested length, the others are the window of allowed lengths. The requested lengths are
         spread over the window of the request or, if the request has only an upper limit, are shares of this limit.
 
-        `plans` says whether the model plans its length. A model that does not plan ignores the requested length. So if
-        the request has only an upper limit, the highest length of each tuple is then its requested length.
+        `plans` says whether the model plans its length. A model that does not plan ignores the requested length. For
+        such a model, if the request has only an upper limit, each tuple has its requested length as highest length.
         """
         low, high = max(1, self.low), self.high
         if low > 1:
@@ -135,15 +135,16 @@ def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 
     Fit texts to a length limit. The texts may come from a hosted model, a translator or a person.
 
     A text that fits is returned unchanged, byte for byte. Otherwise the best candidate that fits replaces the text. If
-    no candidate fits without a fault (a lost or added name or number), the `model` rewords the text. A text is never
-    cut.
+    no candidate fits without a fault (a lost or added name or number), the `model`, if given, adds its rewordings to
+    the candidates. A candidate with a fault is returned only if no candidate without a fault fits. If no candidate
+    fits, the text is returned unchanged. In both cases, `Fitted.fault` says what is wrong. A text is never cut.
 
     Args:
         texts (`str` or `list[str]`): Sources.
         length (`int`, `list[int]` or `str`): Limit in units: an `int` for all texts, or a list with one limit for each
             text. Or the name of a limit, such as `"bluesky"`.
-        unit (`str`, `Unit` or function, *optional*): A name, such as `"character"`, or a unit of your own; defaults to
-            the model's unit, or characters if it has none.
+        unit (`str`, `Unit` or function, *optional*): A name, such as `"character"`, or a unit of your own. The
+            default is the unit of a named limit, otherwise the model's unit, otherwise characters.
         constraint (`str`, *optional*, defaults to `"max"`): `"max"`, `"exact"` with a `tolerance`, or `"min"`.
         tolerance (`int`, `float` or `tuple`, *optional*): With `"exact"`, a window around the length, like
             `length_tolerance` of `generate`.

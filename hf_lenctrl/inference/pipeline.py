@@ -64,8 +64,9 @@ class LengthControlledGenerationPipeline(Pipeline):
             length. The length is rounded, and is at least 1. A tuple, such as `(0.9, 1.1)`, is a range of ratios, see
             `ratio_ranges`.
         length_unit (`str`, `Unit` or function, *optional*): The unit of the length: a name, or a unit of your own.
-            Defaults to the model's unit. A length-controlled model always plans in its own unit. If this is another
-            unit, the requested length is converted by the ratio of both units in the source.
+            Defaults to the model's unit. A length-controlled model always plans in its own unit. If
+            `length_unit` is another unit, the planned length is converted to the model's unit, by the ratio of the
+            source's lengths in both units.
         length_constraint (`str`, *optional*): `"max"`, `"exact"`, `"min"` or `None`; defaults to the model's
             constraint.
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,

@@ -1,4 +1,8 @@
-"""Rank the candidates for a source by words of the source, or by log-probability with or without a length."""
+"""Rank the candidates for a source, and compute the scores of candidates.
+
+`rerank` prefers candidates that contain more words of the source. `choose` prefers candidates that have a higher
+log-probability without a length. `token_log_probabilities` gives a length-controlled model the produced length.
+"""
 
 import inspect
 import math

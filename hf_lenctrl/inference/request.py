@@ -302,8 +302,9 @@ class Call:
     ) -> list | None:
         """
         Return a list with the requested length or range of each prompt. If the model generates without a length,
-        return `None` instead of a list. `length` is the option `length`, in which a list has one item for each prompt.
-        `predict` is `Predictors.predict`. Raise `ValueError` if the options contradict each other.
+        return `None` instead of a list. `length` is the option `length` of the call. A list must
+        have one item for each prompt, so the caller flattens a list of lists. `predict` is `Predictors.predict`. Raise
+        `ValueError` if the options contradict each other.
         """
         texts, ratio = [prompt.text for prompt in prompts], self.length_ratio
         if any(prompt.is_chat for prompt in prompts) and (ratio is not None or length in ("source", "predict")):

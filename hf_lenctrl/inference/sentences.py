@@ -19,7 +19,8 @@ class Language:
         final (`tuple[str, ...]`): Abbreviations, with their full stops, that may be the last word of a text, see
             `ends`. Inside a text, their full stop does not end the sentence.
         apostrophe (`str`): Letters after which a complete word may end in an apostrophe: "the boys'".
-        clipped (`tuple[str, ...]`): Ends of complete words whose last letter is replaced by an apostrophe: "talkin'".
+        clipped (`tuple[str, ...]`): Ends of complete words, without the apostrophe that replaces the last letter:
+            "in" for "talkin'".
     """
 
     abbreviations: tuple[str, ...] = ()
@@ -152,8 +153,8 @@ def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
 def goes_on(piece: str | None) -> bool:
     """
     Return whether `piece`, the text of a vocabulary entry, continues the word before it. "ed", "'s" and a vowel sign
-    continue a word; " a" and "," do not. `None` stands for a piece that begins with part of a character, which
-    continues a word.
+    continue a word; " a" and "," do not. `None`, which stands for a piece that begins with part of a
+    character, also continues the word.
     """
     if piece is None:
         return True

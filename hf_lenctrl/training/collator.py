@@ -63,9 +63,9 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             unfinished text just because no length remains. Only for training, like `length_noise`; needs `model`.
         no_length_share (`float`, *optional*, defaults to 0.0): Share of the examples that are trained without a
             length (`length` is 0), drawn again in each epoch. The model then also learns to work without a length.
-            Only for training; needs a `model` with `length_optional`. An example whose column `keep_length` is true,
-            such as a text written for its length, always has a length. Trainer drops this column unless
-            `remove_unused_columns=False`.
+            Only for training; needs a `model` with `length_optional`. An example whose column `keep_length` is true
+            always has a length. This column is meant for targets that were written for a requested length. Trainer
+            drops this column unless `remove_unused_columns=False`.
         packing (`tuple[int, int]`, *optional*): The size of a packed row: the numbers of its source tokens and target
             tokens. A packed row holds several pairs of source and target, so that all batches have one shape. The
             examples are the items of `hf_lenctrl.training.packing.PackedRows`, which `LengthControlTrainer` makes.

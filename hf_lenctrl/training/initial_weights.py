@@ -24,9 +24,10 @@ def initialize_weights(model: PreTrainedModel) -> None:
       Okazaki (2019).
     - source embeddings: N(0, 1 / sqrt(d_model)), which is N(0, 1) after `scale_embedding` (Vaswani et al. 2017,
       section 3.4).
-    - target embeddings, if the decoder has its own vocabulary: half of the deviation of source embeddings. Larger
-      embeddings would be too large next to the length encoding, whose root mean square is 0.7.
-    - learned lengths (`length_encoding="learned"`): as large as the target embeddings after `scale_embedding`.
+    - target embeddings, if the decoder has its own vocabulary: half of the standard deviation of source embeddings.
+      Larger embeddings would be too large next to the length encoding, whose root mean square is 0.7.
+    - length embeddings (`length_encoding="learned"`): the standard deviation of the target embeddings after
+      `scale_embedding`. It is 0.5 if the decoder has its own vocabulary, otherwise 1.
 
     Biases stay 0, the weights of layer norms stay 1, and `length_projection` and `length_out` stay 0. T5-style models
     raise an error, because their classes already draw weights that depend on the width.

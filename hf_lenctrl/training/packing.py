@@ -110,11 +110,11 @@ def lay_out(batch: Any, sizes: list[int], counts: torch.Tensor, packing: tuple[i
 
     Args:
         batch: The padded pairs: `input_ids` and `attention_mask`, `(N, source_length)`, and columns for the target,
-            `(N, target_length)`, or `(N,)` with one value for each pair.
+            `(N, target_length)`, or `(N,)` with one value for all target tokens of a pair.
         sizes (`list[int]`): Number of pairs in each row.
         counts (`torch.LongTensor` of shape `(N,)`): Number of target tokens of each pair.
         packing (`tuple[int, int]`): Numbers of source and target positions of a row.
-        fill: The padding value of each column.
+        fill (`dict[str, int]`): The padding value of each column. Columns that are not in `fill` are padded with 0.
 
     Returns:
         A dictionary: `input_ids` and `pair_ids`, `(B, packing[0])`; the columns for the target and `decoder_pair_ids`,
