@@ -1,4 +1,7 @@
-"""Pipeline code in a checkpoint, for `trust_remote_code=True`. The code calls the installed package `hf_lenctrl`."""
+"""
+The class that builds the pipeline of a checkpoint for `trust_remote_code=True`. `save_pretrained` copies this file
+into the checkpoint. The copy calls the installed package `hf_lenctrl`.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -178,10 +178,11 @@ class Rules:
 
     def _set_pace(self) -> None:
         """
-        Set `pace`, `reach`, `gain` and `first`, and increase `most_steps`. A state is good if a text in this state can
-        add any number of units from 1 to `reach` in at most `pace` entries and is then in a good state again. The
-        mask `steers` leads texts to good states. `most_steps` grows by the additional entries that a text needs from a
-        state that is not good.
+        Set `pace`, `reach`, `gain` and `first`, and increase `most_steps`. `Rules` defines these attributes. A text
+        may end in a good state. From a good state, a text can also add any number of units from 1 to `reach` in at
+        most `pace` entries, and the text is then in a good state again. The mask `steers` leads texts to good states.
+        From other states, a text may need additional entries to add one unit and reach a good state. `most_steps`
+        grows by the largest number of these additional entries.
         """
         usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()  # (S, C)
         whole = self.steps == 0  # (S,) states in which a text may end

@@ -298,7 +298,11 @@ class CostVocabulary:
         return kept.get((context, *opened)) or kept.get((self.costs.loose(context), *opened))
 
     def _completed(self, missing: int, group: int) -> set[int]:
-        """Return the ids of the kinds of all characters that begin with the bytes of a group."""
+        """
+        Return the ids of the kinds of all characters that an incomplete character of a group can become. For groups of
+        incomplete characters, see `OpenCharacters`. `missing` is the number of bytes that the incomplete character
+        still needs.
+        """
         row = set(self.costs.opened.row(missing, group)) - {-1}
         return row if missing == 1 else set().union(*(self._completed(missing - 1, to) for to in row))
 

@@ -3,12 +3,16 @@
     lenctrl fit --input_file texts.txt --length 60 --model runs/rewrite --output_file fitted.jsonl
     lenctrl fit --input_file rows.jsonl --length_column budget --candidates_column others --output_file fitted.jsonl
 
-A text that fits does not change. Otherwise the best candidate of the row that fits replaces the text. A candidate has
-a fault if it lost or added a name or a number. If no candidate fits without a fault, the model rewords the text. If no
-text fits, the text does not change. No text is cut. Each output line holds the input row, and also `requested`,
-`output`, `length` (the measured length), `origin` (`source`, `candidate` or `model`), `score` (the log-probability)
-and `fault`. `fault` is null, or it names what is wrong: lost or added names or numbers, an unfinished text of the
-model, or that no text fits. To resume an interrupted command, repeat it.
+A text that fits does not change. Otherwise the best candidate that fits replaces the text. The candidates are the
+other texts of the row. A candidate has a fault if it lost or added a name or a number. If no candidate fits without a
+fault, the texts that `--model` generates become candidates too. If all candidates that fit have faults, the best of
+these candidates replaces the text. If no candidate fits, the text does not change. No text is cut.
+
+Each output line holds the input row, and also `requested`, `output`, `length` (the measured length), `origin`
+(`source`, `candidate` or `model`), `score` and `fault`. `score` is the log-probability that the model gives to the
+output if no length is requested. `score` is null if the output is the source, if there is no `--model`, or if the
+model cannot generate without a length. `fault` is null, or it names what is wrong: lost or added names or numbers, an
+unfinished text of the model, or that no text fits. To resume an interrupted command, repeat it.
 """
 
 import argparse

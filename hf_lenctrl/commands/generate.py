@@ -9,11 +9,15 @@
 The input is a text file with one source in each line, or json, jsonl, csv (.gz too) or parquet. Each output line holds
 an input row, in the same order, and also `source`, `requested`, `output` and `length` (the measured length). With
 `--num_return_sequences` over 1, a line also holds `rank`, `row` (the number of the input row) and `score`. In beam
-search, this score is the mean log-probability per token. With `--do_sample`, it is the log-probability of the text
-without a length, or null if the model does not have `length_optional`. If `--length` has several values, each row
-gives a line for each value. With `--min_score`, a line also holds `score`, the log-probability of the text without a
-length. Lines with a lower score are also written to the file `<output_file>.low.jsonl`, for a person to read. To
-resume an interrupted command, repeat it. `accelerate launch` splits the texts over processes.
+search, this score is the mean log-probability per token. With `--do_sample`, this score is the log-probability that
+the model gives to the output if no length is requested, or null if the model does not have `length_optional`. If
+`--length` has several values, each row gives a line for each value.
+
+With `--min_score`, a line also holds `score`, the log-probability that the model gives to the output if no length is
+requested. Lines with a score below `--min_score` are also written to the file `<output_file>.low.jsonl`, for a person
+to read. `--min_score` does not work with `--num_return_sequences` over 1.
+
+To resume an interrupted command, repeat it. `accelerate launch` splits the texts over processes.
 """
 
 import argparse

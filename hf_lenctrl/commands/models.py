@@ -266,8 +266,9 @@ def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens
 
 def _as_saved(model, args: ModelArguments) -> Any:
     """
-    Return a loaded model that the run trains further. If the arguments have a default constraint, save it in the
-    model's configuration. Raise `ValueError` if the arguments request length control but the model has none.
+    Prepare a loaded model that the run trains further, and return the same model. If the arguments have a default
+    constraint, set the constraint and its tolerance in `model.config`. Raise `ValueError` if the arguments request
+    length control but the model has none.
     """
     if not hasattr(model.config, "length_encoding") and not _stays_plain(args):
         holds = f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control"

@@ -113,8 +113,10 @@ class StringVocabulary:
 
     def begins(self, reader: Reader) -> np.ndarray:
         """
-        Return the entries allowed outside of strings as a bit mask `(words,)`. `reader` has read the text so far. If
-        an entry begins a string, the characters that the entry adds must fit the `maxLength` of the string.
+        Return the entries that may follow a text that ends outside of strings, as a bit mask (see `StringVocabulary`).
+        `reader` has read this text. An entry that begins a string is allowed only if the characters that the entry
+        adds fit the `maxLength` of the string, and if the entry does not end the string. All entries without a quote
+        are allowed, because the caller combines this mask with the mask of the JSON grammar.
         """
         highs = []
         for head in self.heads:

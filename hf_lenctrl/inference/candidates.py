@@ -252,8 +252,10 @@ class Choice(Single):
 
     def _pools(self, requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Candidate]]:
         """
-        Return the candidates that each request chooses from: all candidates of its source whose lengths fit the
-        request. If no candidate fits, return the candidates of the request's own jobs, without the natural text.
+        Return one list for each request: the candidates from which `select` chooses the output. These are all
+        candidates of the request's source whose lengths fit the request. If no candidate fits, the list holds only the
+        candidates that the model generated for this request alone. The natural text (generated without a length) and
+        the candidates of a search by length are not in this list, because all requests of the source share them.
         """
         found: dict[int, list[Candidate]] = {}
         for job in jobs:

@@ -111,9 +111,10 @@ class LengthControlledGenerationPipeline(Pipeline):
     Returns (of a call):
         `dict` with `generated_text`, `length` (the produced length), `requested_length` and `length_unit`. If there is
             a window, also `window`, the lowest and the highest allowed length. If the length is in two units, also
-            `lengths`, the produced length in both units. If the model has `length_optional`, or if `min_score` is set,
-            also `score`, the log-probability of the text without a length. Otherwise, with
-            `return_dict_in_generate=True, output_scores=True`, `score` is the mean log-probability per token in the
+            `lengths`, the produced length in both units. If `min_score` is set, also `score`, the log-probability of
+            the text without a length. A model with `length_optional` adds this `score` to each output, but not with
+            `length_from` or `scores=False`. With `return_dict_in_generate=True, output_scores=True` and no
+            `min_score`, `score` is instead the mean log-probability per token in the
             search. If `num_return_sequences` is above 1, a list of such `dict`. For several lengths of a text, and
             for a list of sources, a list of these results.
 
@@ -260,9 +261,15 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def _add_scores(self, call: Call, requests: Sequence[Request], results: list[Any]) -> None:
         """
-        Add the window (with the constraint `"exact"` or `"min"`) and the log-probability without a length (`score`) to
-        the outputs in `results`, in place. If `min_score` is set, flag or replace outputs with a low score, or raise
-        `ValueError`, see `_treat_low`.
+        Add `window` and `score` to the output dictionaries in `results`, in place. `window` is the pair of the lowest
+        and the highest allowed length; for `"min"`, the highest is four times the requested length (see
+        `hf_lenctrl.lengths.window_of`). Add `window` with the constraint `"exact"` or `"min"` if the two lengths
+        differ, but not for a range of lengths.
+
+        `score` is the log-probability that the model gives to the text if no length is requested. Add `score` if the
+        model has `length_optional` and the output has no score yet, but not with `length_from` or `scores=False`. If
+        `min_score` is set, each output gets this `score`, even if the output had the score of a search. Then flag or
+        replace outputs with a low score, or raise `ValueError`, see `_treat_low`.
         """
         several = [result if isinstance(result, list) else [result] for result in results]
         outputs = [(request, out) for request, own in zip(requests, several, strict=True) for out in own]

@@ -349,8 +349,9 @@ class Call:
 
     def rates(self, prompts: Sequence[Prompt], tokenizer) -> list[float]:
         """
-        Return one ratio for each source: the source's length in the unit that the model plans in, divided by the
-        source's length in the requested unit.
+        Return one ratio for each source: the source's length in the model's own unit (`config.length_unit`), divided
+        by the source's length in the requested unit (`self.unit`). `Request.plan` uses this ratio to convert a
+        requested length, because the model plans a length only in its own unit.
         """
         texts, units = [prompt.text for prompt in prompts], (self.planned_unit or self.unit, self.unit)
         own, requested = (count_texts(tokenizer, texts, unit) for unit in units)
