@@ -66,6 +66,32 @@ def test_an_edit_beside_a_mark_is_written_as_text_is(text, expected):
     assert [apply(text, [edit]) for edit in edits.of(text)] == expected
 
 
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("He waits... I see?!", ["He waits... That I see?!"]),  # no mark follows another one; a sentence has a capital
+        ("Dr. A. Poe, in the U.S.", ["Dr. A. Poe and in the U.S."]),  # no full stop of an abbreviation
+        ("He (and she) left – and ran", []),  # no mark behind a bracket or a dash
+        ("It is in the kids' room, or on kids.org", ["It is in the kids' room and or on kids.org"]),
+        ("3 000 kids", ["3 000 children"]),  # no part of a number
+        ("At 10 in the morning", ["At 10 a.m."]),  # an abbreviation is one word
+    ],
+)
+def test_an_edit_leaves_longer_expressions_whole(text, expected):
+    words = (
+        (".", "now ."),
+        ("!", "now !"),
+        ("and", ","),
+        (",", "and"),
+        ("I", "that I"),
+        ("kids", "children"),
+        ("3", "three"),
+    )
+    learned = Edits.learn([["Come at 10 a.m. to me.", "Come at 10 in the morning to me."]], least=1).counts
+    edits = Edits({(tuple(one.split()), tuple(other.split())): 2 for one, other in words} | learned)
+    assert [apply(text, [edit]) for edit in edits.of(text)] == expected
+
+
 def test_a_file_of_edits_is_read_and_a_wrong_one_refused(tmp_path):
     edits = Edits.learn(GROUPS, least=1)
     edits.save(tmp_path / "edits.json")
