@@ -138,6 +138,15 @@ def test_edits_make_the_choice_likelier_and_keep_the_length(pipe, monkeypatch):
     assert with_edits[1]["score"] > without[1]["score"] + 1 and with_edits[1].keys() == without[1].keys()
 
 
+def test_no_edit_adds_a_token_that_the_call_forbids(pipe):
+    words = ["again", "once", "yet"]
+    ids = [i for own in pipe.tokenizer(text_target=words, add_special_tokens=False)["input_ids"] for i in own]
+    text = pipe(SOURCE, length=75, length_constraint="exact", length_tolerance=0, suppress_tokens=ids)[
+        "generated_text"
+    ]
+    assert len(text) == 75 and not {*pipe.tokenizer(text_target=text)["input_ids"]} & {*ids}
+
+
 def test_edits_belong_to_the_model_that_names_them(pipe, tmp_path, caplog):
     pipe.save_pretrained(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "edits.json").read_text()) == json.loads(

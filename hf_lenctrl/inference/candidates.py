@@ -17,6 +17,14 @@ from .request import Call, Request
 from .search import SearchByLength
 
 
+# Options of `generate` that forbid or demand tokens, which an edited text does not keep.
+_ON_TOKENS = (
+    *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias", "prefix_allowed_tokens_fn"),
+    *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "logits_processor"),
+    *("stopping_criteria", "stop_strings"),
+)
+
+
 @dataclass
 class Candidate:
     """A generated text, with its output dictionary and its scores."""
@@ -274,7 +282,7 @@ class Choice(Single):
         sources: dict[int, Prompt] = {request.place: request.source for request in requests}
         given = (natural, plain, sources)
         best = choose(model, tokenizer, [list(pool) for pool in pools], *given)
-        if self.edits is not None and self.call.length_constraint != "max" and self.call.unit != COST:
+        if self.edits is not None and self._may_edit(model.config.pad_token_id):
             self._add_edited(self.edits, pools, best, requests, jobs, model, tokenizer, plain)
             best = choose(model, tokenizer, [list(pool) for pool in pools], *given)
         return [
@@ -282,13 +290,22 @@ class Choice(Single):
             for request, pool, pair in zip(requests, pools, best, strict=True)
         ]
 
+    def _may_edit(self, pad: int | None) -> bool:
+        """
+        Return whether the call allows edits: not with the constraint `"max"`, because readers found no gain there, not
+        with a cost, which cannot count texts, and not with an option in `_ON_TOKENS`. Many checkpoints forbid padding,
+        which is no such option.
+        """
+        given = {name: self.call.options.get(name, getattr(self.call.defaults, name, None)) for name in _ON_TOKENS}
+        on_tokens = any(value and value != [[pad]] for value in given.values())
+        return self.call.length_constraint != "max" and self.call.unit != COST and not on_tokens
+
     def _add_edited(
         self, edits: Edits, pools, best, requests, jobs, model, tokenizer, plain: dict[Pair, float]
     ) -> None:
         """
         Add edited candidates to each pool in `pools` whose best candidate (in `best`) does not fit, or has a score
-        below `edit_below` and is not the natural text. Add their scores to `plain`. `select` does not call this method
-        with the constraint `"max"`, because readers found no gain there.
+        below `edit_below` and is not the natural text. Add their scores to `plain`.
         """
         natural = {(place, job.candidates[0].text) for place, job in self.natural.items()}
         starts: dict[int, dict[str, float]] = {}  # place -> texts to edit, with their scores
