@@ -23,6 +23,8 @@ _ON_TOKENS = (
     *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "logits_processor"),
     *("stopping_criteria", "stop_strings"),
 )
+# Options that look at the rows of a beam search; the rows of a search by length are others.
+_ON_ROWS = ("prefix_allowed_tokens_fn", "stopping_criteria", "stop_strings")
 
 
 @dataclass
@@ -176,8 +178,8 @@ class Choice(Single):
     A plan that chooses the best of several candidates for each request. The model generates candidates with several
     planned lengths, with the constraint but no planned length, and without any length (the natural text). A request
     may get any candidate of its source. If a source has more than `config.few_lengths` requests, one search by length
-    replaces the beam searches for these requests. If a request then has no candidate that fits, the model generates
-    candidates for this request alone.
+    replaces the beam searches for these requests, unless an option in `_ON_ROWS` is set. If a request then has no
+    candidate that fits, the model generates candidates for this request alone.
     """
 
     config: ChoiceConfig
@@ -194,7 +196,7 @@ class Choice(Single):
         for place, own in places.items():
             longest = max(own, key=lambda request: request.high)
             count = self._planned(longest)[0].count
-            if len(own) > config.few_lengths:
+            if len(own) > config.few_lengths and not self._given(_ON_ROWS):
                 count, low = config.shared_beams, min(request.low for request in own)
                 jobs.append(Job(longest, 0, max(1, low), longest.high, count, self.search))
             else:
@@ -296,9 +298,13 @@ class Choice(Single):
         with a cost, which cannot count texts, and not with an option in `_ON_TOKENS`. Many checkpoints forbid padding,
         which is no such option.
         """
-        given = {name: self.call.options.get(name, getattr(self.call.defaults, name, None)) for name in _ON_TOKENS}
-        on_tokens = any(value and value != [[pad]] for value in given.values())
+        on_tokens = any(value != [[pad]] for value in self._given(_ON_TOKENS))
         return self.call.length_constraint != "max" and self.call.unit != COST and not on_tokens
+
+    def _given(self, names: Sequence[str]) -> list[Any]:
+        """Return the values of those options of `generate` in `names` that are set."""
+        options, defaults = self.call.options, self.call.defaults
+        return [value for name in names if (value := options.get(name, getattr(defaults, name, None)))]
 
     def _add_edited(
         self, edits: Edits, pools, best, requests, jobs, model, tokenizer, plain: dict[Pair, float]
