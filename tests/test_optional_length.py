@@ -293,6 +293,7 @@ def test_every_text_of_an_optional_model_has_the_score_of_the_stock_models_loss(
         {"length": 9, "choose": False},
         {"length": 9, "length_constraint": None},
         {"length": 9, **plain},
+        {"length": 9, **plain, "min_score": None, "choose": False},
     ):
         outputs = chooser(texts, **{"length_constraint": "max", **options} if "length" in options else options)
         written = [out["generated_text"] for out in outputs]
