@@ -32,6 +32,8 @@ def test_phrases_are_learned_from_texts_that_differ_in_one_place():
     assert once[("do", "not"), ("don't",)] == once[("don't",), ("do", "not")] == 2
     assert once[("don't",), ("don't", "really")] == once[("eat",), ("really", "eat")] == 1  # with the word beside it
     assert once[("like",), ("really", "like")] == 1 and not any("Sadly" in pair[0] for pair in once)
+    with pytest.raises(TypeError, match="a group is a list of texts with the same meaning, got the text 'I do"):
+        Edits.learn(GROUPS[0])
     assert Edits.learn(GROUPS, least=2).counts == {(("do", "not"), ("don't",)): 2, (("don't",), ("do", "not")): 2}
 
 

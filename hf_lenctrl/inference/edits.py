@@ -86,10 +86,12 @@ class Edits:
     def learn(cls, groups: Iterable[Sequence[str]], least: int = 3) -> "Edits":
         """
         Learn the phrases from groups of texts with the same meaning. Two texts of a group that differ in one place
-        give two phrases. Keep the pairs of phrases of at least `least` groups.
+        give two phrases. Keep the pairs of phrases of at least `least` groups. Raise `TypeError` if a group is a text.
         """
         counts: Counter[tuple[Phrase, Phrase]] = Counter()
         for texts in groups:
+            if isinstance(texts, str):
+                raise TypeError(f"a group is a list of texts with the same meaning, got the text {texts!r}")
             words = [_WORD.findall(text) for text in dict.fromkeys(texts)]
             pairs = {pair for one, other in combinations(words, 2) for pair in _changes(one, other)}
             counts.update(pairs | {(other, phrase) for phrase, other in pairs})
