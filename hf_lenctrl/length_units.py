@@ -2,7 +2,7 @@
 
 import importlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,14 @@ def check_texts(texts: Sequence[str], name: str = "input") -> None:
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"every {name} must be a text, got {text!r} at position {i}")
+
+
+def check_list(texts) -> None:
+    """
+    Raise `TypeError` if `texts` is not an iterable, or if it is a dictionary or a table, whose items are names.
+    """
+    if not isinstance(texts, Iterable) or isinstance(texts, Mapping) or hasattr(texts, "columns"):
+        raise TypeError(f"inputs must be a text or a list of texts, got {texts!r}")
 
 
 def check_sources(texts: Sequence[str]) -> None:

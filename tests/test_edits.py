@@ -32,6 +32,8 @@ def test_phrases_are_learned_from_texts_that_differ_in_one_place():
     assert once[("do", "not"), ("don't",)] == once[("don't",), ("do", "not")] == 2
     assert once[("don't",), ("don't", "really")] == once[("eat",), ("really", "eat")] == 1  # with the word beside it
     assert once[("like",), ("really", "like")] == 1 and not any("Sadly" in pair[0] for pair in once)
+    with pytest.raises(TypeError, match="a group is a list of texts with the same meaning, got the text 'I do"):
+        Edits.learn(GROUPS[0])
     assert Edits.learn(GROUPS, least=2).counts == {(("do", "not"), ("don't",)): 2, (("don't",), ("do", "not")): 2}
 
 
@@ -63,6 +65,32 @@ def test_an_edit_beside_a_mark_is_written_as_text_is(text, expected):
         ("long", "long ,"),
     )
     edits = Edits({(tuple(one.split()), tuple(other.split())): 2 for one, other in words})
+    assert [apply(text, [edit]) for edit in edits.of(text)] == expected
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("He waits... I see?!", ["He waits... That I see?!"]),  # no mark follows another one; a sentence has a capital
+        ("Dr. A. Poe, in the U.S.", ["Dr. A. Poe and in the U.S."]),  # no full stop of an abbreviation
+        ("He (and she) left – and ran", []),  # no mark behind a bracket or a dash
+        ("It is in the kids' room, or on kids.org", ["It is in the kids' room and or on kids.org"]),
+        ("3 000 kids", ["3 000 children"]),  # no part of a number
+        ("At 10 in the morning", ["At 10 a.m."]),  # an abbreviation is one word
+    ],
+)
+def test_an_edit_leaves_longer_expressions_whole(text, expected):
+    words = (
+        (".", "now ."),
+        ("!", "now !"),
+        ("and", ","),
+        (",", "and"),
+        ("I", "that I"),
+        ("kids", "children"),
+        ("3", "three"),
+    )
+    learned = Edits.learn([["Come at 10 a.m. to me.", "Come at 10 in the morning to me."]], least=1).counts
+    edits = Edits({(tuple(one.split()), tuple(other.split())): 2 for one, other in words} | learned)
     assert [apply(text, [edit]) for edit in edits.of(text)] == expected
 
 
@@ -110,6 +138,15 @@ def test_edits_make_the_choice_likelier_and_keep_the_length(pipe, monkeypatch):
     assert [out["length"] for out in with_edits] == [len(out["generated_text"]) for out in with_edits] == [50, 75]
     assert all(more["score"] >= less["score"] for more, less in zip(with_edits, without, strict=True))
     assert with_edits[1]["score"] > without[1]["score"] + 1 and with_edits[1].keys() == without[1].keys()
+
+
+def test_no_edit_adds_a_token_that_the_call_forbids(pipe):
+    words = ["again", "once", "yet"]
+    ids = [i for own in pipe.tokenizer(text_target=words, add_special_tokens=False)["input_ids"] for i in own]
+    text = pipe(SOURCE, length=75, length_constraint="exact", length_tolerance=0, suppress_tokens=ids)[
+        "generated_text"
+    ]
+    assert len(text) == 75 and not {*pipe.tokenizer(text_target=text)["input_ids"]} & {*ids}
 
 
 def test_edits_belong_to_the_model_that_names_them(pipe, tmp_path, caplog):

@@ -2,12 +2,13 @@
 
 import asyncio
 
+import pandas
 import pytest
 import torch
 from recipe_runs import as_options, read_rows, run_lenctrl, write_rows
 from test_causal import build_plain, make_tokenizer
 
-from hf_lenctrl import LengthControlledGenerationPipeline, fit, fit_async
+from hf_lenctrl import LengthControlledGenerationPipeline, Unit, fit, fit_async
 from hf_lenctrl.commands import fit as fit_command
 from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.inference.fit import Candidate, _Job, _Request, lost, similarity
@@ -123,6 +124,13 @@ def test_a_model_rewords_what_nothing_else_fits(rewrite):
     assert out.score == pytest.approx(logits.gather(1, ids[0, len(prompt) :, None]).sum().item(), abs=1e-3)
 
 
+def test_a_blank_text_stays_and_one_without_a_unit_is_reworded(rewrite):
+    blank, counted = fit([" " * 9, "It is short."], 8, model=rewrite)
+    assert (blank.text, blank.origin, counted.origin) == (" " * 9, "source", "model")
+    marks = Unit(False, lambda state, character: (int(character == "!"), state))
+    assert fit("Stop. Go.", 2, unit=marks, constraint="min", model=rewrite).text.count("!") >= 2
+
+
 def test_a_candidate_with_a_fault_does_not_keep_the_model_from_rewording(rewrite):
     fitted = fit(TEXT, 20, candidates=["Meeting moved."], model=rewrite)
     origins = [one.origin for one in fitted.candidates]
@@ -193,7 +201,11 @@ def test_an_invalid_candidate_is_told_with_its_text(candidates):
         ({"candidates": 5, "texts": [TEXT] * 2}, ValueError, "a list of texts for each of the 2 texts, got"),
         ({"candidates": "Short."}, ValueError, "a list of texts for each"),
         ({"unit": "pixel"}, ValueError, "unit of a text"),
+        ({"unit": "token"}, ValueError, "pass model="),
         ({"texts": [3]}, TypeError, "must be a text, got 3"),
+        ({"texts": {"text": TEXT}}, TypeError, "inputs must be a text or a list of texts"),
+        ({"texts": pandas.DataFrame({"text": [TEXT]})}, TypeError, "inputs must be a text or a list of texts"),
+        ({"candidates": {"text": "Short."}}, TypeError, "must be a text, a list of texts or None"),
         ({"attempts": 0}, ValueError, "attempts must be an integer of at least 1"),
     ],
 )

@@ -119,7 +119,10 @@ def test_a_range_that_no_text_can_have_is_left_empty():
         ({"length_ratio": (1.1, 0.9)}, "above 0, got"),
         ({"length": (5, 9), "length_constraint": None}, "leave length_constraint out"),
         ({"length": (5, 9), "length_tolerance": 2}, "leave length_tolerance out"),
-        ({"length": 5, "length_tolerance": [1, 2], "length_constraint": "exact"}, r"each of 1 lengths, got \[1, 2\]"),
+        (
+            {"length": 5, "length_tolerance": [1, 2], "length_constraint": "exact"},
+            r"each of the 1 texts, got \[1, 2\]",
+        ),
     ],
 )
 def test_a_wrong_range_is_told(pipe, options, message):
@@ -156,6 +159,10 @@ def test_the_command_takes_windows_and_ranges(saved, tmp_path, capsys):
     expected = [(source, rank) for source in SOURCES[:3] for rank in range(1, 6)]
     assert [(row["source"], row["rank"]) for row in lines] == expected
     assert {row["length"] for row in lines} <= {12, 13}
+    mixed = tmp_path / "mixed.csv"
+    mixed.write_text("source,n\nOne text.,12-13\nAnother.,9\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="row 2 of .*'n' must hold a range in each row or in none, got 9; write 9-9"):
+        write_texts(saved, mixed, "--length_column", "n")
 
 
 def test_a_trainer_evaluates_each_row_at_its_own_length(shared_tokenizer, tmp_path):

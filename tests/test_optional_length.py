@@ -177,6 +177,15 @@ def test_many_lengths_of_a_text_share_a_search(chooser, monkeypatch):
     assert seen == {(1, True): [0], (5, False): [0], (6, False): [8, 0, 0]}
 
 
+def test_an_option_that_looks_at_the_rows_of_beams_has_beams(chooser, monkeypatch):
+    monkeypatch.setattr(chooser.model.config, "choice", {"few_lengths": 3}, raising=False)
+    calls, entries = spy(monkeypatch, chooser.model), list(range(chooser.model.config.vocab_size))
+    for option in ({"stop_strings": ["e"]}, {"prefix_allowed_tokens_fn": lambda row, ids: entries}):
+        outputs = chooser("one more text", length=[5, 7, 9, 12], length_constraint="max", **option)
+        assert all(out["length"] <= n for out, n in zip(outputs, [5, 7, 9, 12], strict=True))
+    assert not any("custom_generate" in call for call in calls)
+
+
 def test_a_length_that_the_search_does_not_find_is_generated(chooser, monkeypatch):
     result = SearchByLength._result
     monkeypatch.setattr(SearchByLength, "_result", lambda self, ended, *of: result(self, ended[:1], *of))  # nothing
@@ -209,6 +218,9 @@ def test_in_tokens_a_search_by_length_is_a_beam_search():
     found = model.generate(**inputs, **options, custom_generate=SearchByLength(model.unit_table, 3))
     assert torch.equal(found.sequences, expected.sequences)
     assert torch.allclose(found.sequences_scores, expected.sequences_scores, atol=1e-5)
+    search = SearchByLength(model.unit_table, 3)
+    again = model.generate(**inputs, **options, custom_generate=search, use_cache=False)
+    assert torch.equal(again.sequences, expected.sequences)
 
 
 def test_a_text_that_comes_twice_is_compared_with_the_natural_text_of_its_own_length(chooser, monkeypatch):
@@ -281,6 +293,7 @@ def test_every_text_of_an_optional_model_has_the_score_of_the_stock_models_loss(
         {"length": 9, "choose": False},
         {"length": 9, "length_constraint": None},
         {"length": 9, **plain},
+        {"length": 9, **plain, "min_score": None, "choose": False},
     ):
         outputs = chooser(texts, **{"length_constraint": "max", **options} if "length" in options else options)
         written = [out["generated_text"] for out in outputs]

@@ -106,6 +106,17 @@ def test_it_predicts_lengths_by_itself(pipe, own_lengths):
     assert sum(errors) / len(errors) < 0.2
 
 
+def test_a_saved_pipeline_predicts_the_same_lengths(pipe, tmp_path, caplog):
+    pipe.save_pretrained(tmp_path / "saved")
+    saved = hf_lenctrl.pipeline(tmp_path / "saved")
+    calls = {"length": "predict", "choose": False, "num_beams": 1}
+    assert saved(SENTENCES[:2], **calls) == pipe(SENTENCES[:2], **calls)
+    for path in (tmp_path / "saved" / "predictor").iterdir():
+        path.unlink()
+    hf_lenctrl.pipeline(tmp_path / "saved").save_pretrained(tmp_path / "again")
+    assert "the length predictor ./predictor is not saved: " in caplog.text
+
+
 def test_its_card_prints_what_it_says(capsys, monkeypatch):
     (code,), (printed,) = (re.findall(rf"```{kind}\n(.*?)```", CARD, flags=re.S) for kind in ("python", "text"))
     monkeypatch.chdir(MODELS.parent)

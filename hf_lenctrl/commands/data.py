@@ -12,6 +12,7 @@ from datasets import Dataset, DatasetDict, Value, load_dataset
 
 from ..length_tokens import LengthTokens
 from ..length_units import UnitTable, count_texts
+from ..lengths import plural
 from .arguments import DataArguments, SplitArguments
 from .rows import holds_null, load_rows
 
@@ -39,8 +40,9 @@ class RowReport:
 
     def __str__(self):
         return (
-            f"{self.split}: {self.rows:,} rows, {self.empty:,} dropped for an empty text, {self.target_too_long:,} "
-            f"for a target over the limit, {self.kept:,} kept, {self.source_cut:,} of these with the source cut"
+            f"{self.split}: {self.rows:,} rows, {self.empty:,} dropped for an empty text or a target of no units, "
+            f"{self.target_too_long:,} for a target over the limit, {self.kept:,} kept, {self.source_cut:,} of these "
+            "with the source cut"
         )
 
 
@@ -200,9 +202,10 @@ def tokenize(
     Tokenize the splits. Return two values: (1) the tokenized splits, with `input_ids`, `attention_mask`, `labels`, and
     `keep_length` (see `load_splits`) if a split has this column; (2) a list with a `RowReport` for each split.
 
-    Rows with an empty text, or with a target over `args.max_target_length` tokens, are dropped. Sources over
-    `args.max_source_length` tokens are cut. If `length_tokens` is given, each source begins with the length token for
-    `length` units; by default, for the length of the target in `unit`. Raise `ValueError` if a split has no row left.
+    Rows with an empty text, a target of no units, or a target over `args.max_target_length` tokens are dropped.
+    Sources over `args.max_source_length` tokens are cut. If `length_tokens` is given, each source begins with the
+    length token for `length` units; by default, for the length of the target in `unit`. Raise `ValueError` if a split
+    has no row left.
     """
     given = {"tokenizer": tokenizer, "args": args, "tokens": length_tokens, "unit": unit, "length": length}
     encode: dict[str, Any] = {"function": _encode, "batched": True, "fn_kwargs": given}
@@ -214,9 +217,9 @@ def tokenize(
         encoded = rows.map(**encode, **how, remove_columns=[name for name in rows.column_names if name not in kept])
         empty, too_long, cut = (encoded[column][:] for column in ("empty", "too_long", "source_cut"))
         over = f"target over {args.max_target_length} tokens"
-        dropped = {i: "empty text" if empty[i] else over for i in range(len(encoded)) if empty[i] or too_long[i]}
+        dropped = {i: empty[i] or over for i in range(len(encoded)) if empty[i] or too_long[i]}
         keep = [i for i in range(len(encoded)) if i not in dropped]
-        report = RowReport(name, rows=len(encoded), empty=sum(empty), dropped=dropped)
+        report = RowReport(name, rows=len(encoded), empty=sum(map(bool, empty)), dropped=dropped)
         report.target_too_long = len(dropped) - report.empty
         report.source_cut = sum(cut[i] for i in keep)
         logger.warning(str(report)) if report.kept < report.rows else logger.info(str(report))
@@ -236,9 +239,13 @@ def _encode(batch, *, tokenizer, args: DataArguments, tokens: LengthTokens | Non
     columns = tokenizer(sources, truncation=True, max_length=room)
     whole = tokenizer(sources)["input_ids"] if sources else []
     columns["labels"] = tokenizer(text_target=targets)["input_ids"]
-    # a target of only unknown letters has no length to train on
-    written = tokenizer.batch_decode(columns["labels"], skip_special_tokens=True)
-    columns["empty"] = [not (source and text.strip()) for source, text in zip(sources, written, strict=True)]
+    # a target of only unknown letters, or of dots if the unit is the syllable, has no length to train on
+    written = [text.strip() for text in tokenizer.batch_decode(columns["labels"], skip_special_tokens=True)]
+    counts = list(map(len, written)) if unit == "token" else count_texts(tokenizer, written, unit, target=True)
+    columns["empty"] = [
+        "empty text" if not (source and text) else "" if n else f"target without {plural(unit)}"
+        for source, text, n in zip(sources, written, counts, strict=True)
+    ]
     columns["source_cut"] = [len(ids) > room for ids in whole]
     if tokens is not None:
         requested = count_texts(tokenizer, targets, unit, target=True) if length is None else [length] * len(targets)

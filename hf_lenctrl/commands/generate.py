@@ -193,7 +193,7 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     if args.do_sample:
         options["do_sample"] = True
     elif args.num_return_sequences > 1:  # only beam search returns scores
-        options |= {"return_dict_in_generate": True, "output_scores": True}
+        options |= {"return_dict_in_generate": True, "output_scores": True, "scores": False}
     if args.compile:
         # `generate` does not compile for beam search, so `load` compiles the model
         options |= {"cache_implementation": "static", "disable_compile": True}

@@ -161,6 +161,10 @@ def requests_of(
     if empty := [i for i, source in zip(rows.numbers, sources, strict=True) if not source.strip()]:
         raise ValueError(f"row {empty[0]} of {path} has no text; remove it")
     own = None if length_column is None else rows.lengths(length_column, ranges=True)
+    if own and len({isinstance(length, tuple) for length in own}) > 1:
+        i, length = next(row for row in zip(rows.numbers, own, strict=True) if not isinstance(row[1], tuple))
+        rule = f"{length_column!r} must hold a range in each row or in none"
+        raise ValueError(f"row {i} of {rows.path}: {rule}, got {length}; write {length}-{length}")
     references = None if reference_column is None else rows.texts(reference_column)
     added = ["requested", "output", "length", *added]
     names = {name: prefix + name for name in added if name != "requested" or prefix + name != length_column}

@@ -17,6 +17,16 @@ from .request import Call, Request
 from .search import SearchByLength
 
 
+# Options of `generate` that forbid or demand tokens, which an edited text does not keep.
+_ON_TOKENS = (
+    *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias", "prefix_allowed_tokens_fn"),
+    *("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "logits_processor"),
+    *("stopping_criteria", "stop_strings"),
+)
+# Options that look at the rows of a beam search; the rows of a search by length are others.
+_ON_ROWS = ("prefix_allowed_tokens_fn", "stopping_criteria", "stop_strings")
+
+
 @dataclass
 class Candidate:
     """A generated text, with its output dictionary and its scores."""
@@ -168,8 +178,9 @@ class Choice(Single):
     A plan that chooses the best of several candidates for each request. The model generates three kinds of candidates:
     (1) for each of several planned lengths; (2) with the constraint, but without a planned length; (3) without any
     length (the natural text). A request may get any candidate of its source. If a source has more than
-    `config.few_lengths` requests, one search by length replaces the beam searches for these requests. If a request
-    then has no candidate that fits, the model generates candidates for this request alone.
+    `config.few_lengths` requests, one search by length replaces the beam searches for these requests, unless an option
+    in `_ON_ROWS` is set. If a request then has no candidate that fits, the model generates candidates for this request
+    alone.
     """
 
     config: ChoiceConfig
@@ -189,7 +200,7 @@ class Choice(Single):
         for place, own in places.items():
             longest = max(own, key=lambda request: request.high)
             count = self._planned(longest)[0].count
-            if len(own) > config.few_lengths:
+            if len(own) > config.few_lengths and not self._given(_ON_ROWS):
                 count, low = config.shared_beams, min(request.low for request in own)
                 jobs.append(Job(longest, 0, max(1, low), longest.high, count, self.search))
             else:
@@ -284,13 +295,27 @@ class Choice(Single):
         sources: dict[int, Prompt] = {request.place: request.source for request in requests}
         given = (natural, plain, sources)
         best = choose(model, tokenizer, [list(pool) for pool in pools], *given)
-        if self.edits is not None and self.call.length_constraint != "max" and self.call.unit != COST:
+        if self.edits is not None and self._may_edit(model.config.pad_token_id):
             self._add_edited(self.edits, pools, best, requests, jobs, model, tokenizer, plain)
             best = choose(model, tokenizer, [list(pool) for pool in pools], *given)
         return [
             pool[pair] | {"requested_length": request.requested, "score": plain[pair]}
             for request, pool, pair in zip(requests, pools, best, strict=True)
         ]
+
+    def _may_edit(self, pad: int | None) -> bool:
+        """
+        Return whether the call allows edits: not with the constraint `"max"`, because readers found no gain there, not
+        with a cost, which cannot count texts, and not with an option in `_ON_TOKENS`. Many checkpoints forbid padding,
+        which is no such option.
+        """
+        on_tokens = any(value != [[pad]] for value in self._given(_ON_TOKENS))
+        return self.call.length_constraint != "max" and self.call.unit != COST and not on_tokens
+
+    def _given(self, names: Sequence[str]) -> list[Any]:
+        """Return the values of those options of `generate` in `names` that are set."""
+        options, defaults = self.call.options, self.call.defaults
+        return [value for name in names if (value := options.get(name, getattr(defaults, name, None)))]
 
     def _add_edited(
         self, edits: Edits, pools, best, requests, jobs, model, tokenizer, plain: dict[Pair, float]
@@ -299,9 +324,6 @@ class Choice(Single):
         Add edited candidates to each pool in `pools` whose best candidate (in `best`) does not fit, or has a score
         below `edit_below` and is not the natural text. If the best candidate does not fit, the edited candidates
         replace the pool. Add the scores of the edited candidates to `plain`. Skip sources with a search by length.
-
-        `select` does not call this method with the constraint `"max"`, because the edited texts were not better there
-        when readers judged the outputs.
         """
         natural = {(place, job.candidates[0].text) for place, job in self.natural.items()}
         starts: dict[int, dict[str, float]] = {}  # place -> texts to edit, with their scores

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..length_units import check_list
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -51,12 +53,11 @@ def is_single(inputs) -> bool:
 def as_prompts(inputs, tokenizer) -> list[Any]:
     """
     Convert the inputs of a pipeline call, one source or several, to a list of prompts, see `as_prompt`. Raise
-    `TypeError` if `inputs` is neither a source nor an iterable of sources.
+    `TypeError` if `inputs` is neither a source nor an iterable of sources, see `check_list`.
     """
     if is_single(inputs):
         return [as_prompt(inputs, tokenizer)]
-    if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
-        raise TypeError(f"inputs must be a text or a list of texts, got {inputs!r}")
+    check_list(inputs)
     return [as_prompt(item, tokenizer) for item in inputs]
 
 

@@ -20,13 +20,17 @@ from typing import Any
 from transformers.utils.hub import cached_file
 
 from .ranking import ChoiceConfig, first_changes, log_probabilities
-from .sentences import ends
+from .sentences import ends, is_abbreviated, sentence_ends
 
 
 logger = logging.getLogger(__name__)
-_WORD = re.compile(r"\d+(?:[.,:]\d+)+|\w+(?:['’-]\w+)*|[^\w\s]")
+# A number such as "3.5", an abbreviation such as "p.m.", a word, or a mark.
+_WORD = re.compile(r"\d+(?:[.,:]\d+)+|(?:[^\W\d_]\.)+[^\W\d_]\b\.?|\w+(?:['’-]\w+)*|[^\w\s]")
 _JOINED = re.compile(r"[,.;:!?…]")  # no space before these
-_BEFORE, _AFTER = "([\"'“‘«", ",.;:!?…)]\"'”’»"  # characters that may touch a phrase, besides white space
+_OPENING, _APART = "([\"'“‘«", ",.;:!?…–—-"  # characters that may touch a phrase; marks that no other mark may follow
+# What follows a part of a longer expression: of "a/b", of "is.gd", of "the kids' room".
+_PART = re.compile(r"[^\s,.;:!?…)\]\"”»]|[,.;:!?…]+\w")
+_NUMBERS = re.compile(r"\d\s\d")  # "1 000", a telephone number
 LONGEST = 3  # words of a phrase; a phrase that only adds words to a neighbour may have one more
 # Limits of the search of `reword`. Half as many more give hardly likelier texts, on 30 sentences.
 STARTS, SINGLES, COMBINED = 8, 64, 16  # texts to edit, texts with one edit, and texts with several edits to score
@@ -86,10 +90,13 @@ class Edits:
     def learn(cls, groups: Iterable[Sequence[str]], least: int = 3) -> "Edits":
         """
         Learn the phrases from groups of texts with the same meaning. Two texts of a group that differ in one place
-        give a pair of phrases. Keep only pairs that occur in at least `least` groups.
+        give a pair of phrases. Keep only pairs that occur in at least `least` groups. Raise `TypeError` if a group is
+        a text.
         """
         counts: Counter[tuple[Phrase, Phrase]] = Counter()
         for texts in groups:
+            if isinstance(texts, str):
+                raise TypeError(f"a group is a list of texts with the same meaning, got the text {texts!r}")
             words = [_WORD.findall(text) for text in dict.fromkeys(texts)]
             pairs = {pair for one, other in combinations(words, 2) for pair in _changes(one, other)}
             counts.update(pairs | {(other, phrase) for phrase, other in pairs})
@@ -122,26 +129,32 @@ class Edits:
     def of(self, text: str) -> list[Edit]:
         """Return the edits that are possible in a text."""
         found, edits = list(_WORD.finditer(text)), []
+        bounds = [0, *sentence_ends(text)]
         for first, match in enumerate(found):
-            words = [each[0] for each in found[first : first + self._longest]]
+            words, begin = [each[0] for each in found[first : first + self._longest]], match.start()
+            opens = not any(map(str.isalnum, text[max(each for each in bounds if each <= begin) : begin]))
             for n in range(1, len(words) + 1):
                 phrase = tuple(words[:n])
-                begin, end = match.start(), found[first + n - 1].end()
+                end = found[first + n - 1].end()
                 is_joined = _JOINED.fullmatch(phrase[0]) is not None
-                before, after = text[:begin][-1:], text[end : end + 1]
-                if (before.strip() and before not in _BEFORE and not is_joined) or (
-                    after.strip() and after not in _AFTER
-                ):
-                    continue  # a part of "a/b" or of a web address
+                before, last = text[:begin][-1:], text[:begin].rstrip()[-1:]
+                if (before.strip() and before not in _OPENING and not is_joined) or _PART.match(text[end:]):
+                    continue
+                if any(map(_NUMBERS.match, (text[max(0, begin - 2) : begin + 1], text[end - 1 : end + 2]))):
+                    continue
+                if is_joined and is_abbreviated(text[: begin + 1]):
+                    continue  # the full stop of "Mr."
                 others = dict(self._others.get(phrase, ()))
                 if not first:  # the first word may have its capital letter from its place alone
                     others |= self._others.get((_uncapitalized(phrase[0]), *phrase[1:]), ())
                 for other, count in others.items():
                     new = "".join(word if _JOINED.fullmatch(word) else f" {word}" for word in other)
-                    doubled = _JOINED.fullmatch(other[-1]) and _JOINED.match(after)
-                    if new[0] != " " and (not first or _JOINED.match(text[:begin].rstrip()[-1:])) or doubled:
-                        continue  # a mark at the start of the text, or beside another one
-                    if not first and match[0][0].isupper():
+                    doubled = _JOINED.match(other[-1][-1]) and _JOINED.match(text[end:])
+                    if doubled or (is_joined or new[0] != " ") and (opens or last in _APART):
+                        continue  # a mark at the start of a sentence, or beside another one
+                    if new[0] != " " and before.strip() and not is_joined:
+                        continue  # a mark behind an opening bracket or quotation mark
+                    if opens and match[0][0].isupper():
                         new = f" {new[1:2].upper()}{new[2:]}"
                     start = len(text[:begin].rstrip()) if new[0] != " " or is_joined else begin
                     edits.append(Edit(start, end, new if first and is_joined else new.lstrip(), count))

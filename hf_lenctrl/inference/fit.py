@@ -4,14 +4,14 @@ import asyncio
 import inspect
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
 from transformers import pipeline
 
-from ..length_units import as_unit, check_sources, count_texts
+from ..length_units import as_unit, check_list, check_sources, count_texts
 from ..lengths import check_constraint, check_counts, check_length, check_tolerance, plural, window_of
 from .presets import limit_of
 from .ranking import endings
@@ -223,6 +223,7 @@ class _Job:
         num_beams: int = NUM_BEAMS,
     ):
         self.single = isinstance(texts, str)
+        check_list([] if self.single else texts)
         sources = [texts] if self.single else list(texts)
         check_sources(sources)
         check_counts(attempts=attempts, num_beams=num_beams)
@@ -238,6 +239,8 @@ class _Job:
         own = getattr(getattr(getattr(self.pipe, "model", None), "config", None), "length_unit", None)
         length, unit = limit_of(length.tolist() if hasattr(length, "tolist") else length, unit)
         self.unit = as_unit(unit or own or "character")
+        if self.unit == "token" and self.pipe is None:
+            raise ValueError("unit='token' counts the tokens of a model; pass model=, or another unit")
         lengths = list(length) if isinstance(length, list | tuple) else [length] * len(sources)
         if len(lengths) != len(sources):
             raise ValueError(f"length must be one integer or one for each of the {len(sources)} texts, got {length}")
@@ -266,7 +269,7 @@ class _Job:
         `ValueError` if `texts` is not a text, a list of texts or `None`.
         """
         own = [texts] if isinstance(texts, str) else [] if texts is None else texts
-        own = list(own) if isinstance(own, Iterable) else [own]
+        own = list(own) if isinstance(own, Iterable) and not isinstance(own, Mapping) else [own]
         try:
             check_sources(own)
         except (TypeError, ValueError) as error:
@@ -306,9 +309,10 @@ class _Job:
         """
         if self.pipe is None:
             return
-        for request, texts in self._by_sentences([request for request in self.requests if request.open]):
+        requests = [request for request in self.requests if request.source.strip()]  # a model needs a source
+        for request, texts in self._by_sentences([request for request in requests if request.open]):
             self.add(request, texts, "model")
-        self._generate([one for one in self.requests if one.open])
+        self._generate([one for one in requests if one.open])
         self._score([(one, k) for one in self.requests if not one.fits(one.considered[0]) for k in one.others()])
 
     def _by_sentences(self, requests: list[_Request]) -> list[tuple[_Request, list[str]]]:
@@ -338,7 +342,7 @@ class _Job:
         sentence is `n` times the ratio of the source's requested length to its length, plus 5 % of `n`. This maximum
         is at most 95 % of `n`.
         """
-        share = request.requested / request.considered[0].length
+        share = request.requested / max(1, request.considered[0].length)
         low, high = 0, max(1, round(min(0.95, share + 0.05) * n))
         if share > 1:
             low, high = n + 1, max(n + 1, round((2 * share - 1) * n))

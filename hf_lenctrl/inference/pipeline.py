@@ -277,10 +277,10 @@ class LengthControlledGenerationPipeline(Pipeline):
             for request, out in outputs:
                 out |= {"window": (request.low, request.high)} if request.low < request.high else {}
         is_optional = getattr(self.model.config, "length_optional", False) and call.length_from is None
-        is_optional = is_optional and call.scores
-        unscored = [(request, out) for request, out in outputs if is_optional and "score" not in out]
-        if call.min_score is not None and not call.choose:
-            unscored = outputs  # the score of a search is not this log-probability
+        is_scored = is_optional and call.scores or call.min_score is not None
+        unscored = (
+            outputs if is_scored and not call.choose else []
+        )  # the score of a search is not this log-probability
         sources = [request.source for request, _ in unscored]
         texts = [out["generated_text"] for _, out in unscored]
         scores = log_probabilities(self.model, self.tokenizer, sources, texts)

@@ -391,7 +391,7 @@ def requests_of(
     tolerance = call.length_tolerance
     if isinstance(tolerance, list):
         if len(tolerance) != count:
-            raise ValueError(f"length_tolerance needs one item for each of {count} lengths, got {tolerance}")
+            raise ValueError(f"length_tolerance needs one item for each of the {count} texts, got {tolerance}")
         tolerance = [tolerance[place] for place in places]
     requests, rates = [], [1.0] * count if call.planned_unit is None else call.rates(prompts, tokenizer)
     for source, place, own, (low, high) in zip(

@@ -81,7 +81,8 @@ class SearchByLength:
             state = self.table.next_state[state[row], entry].long()
             ids = torch.cat([ids[row], entry.unsqueeze(1)], dim=1)
             model_kwargs = {name: _select(value, row) for name, value in model_kwargs.items()}
-            inputs = model.prepare_inputs_for_generation(ids, next_sequence_length=1, **model_kwargs)
+            new_ids = 1 if model_kwargs.get("use_cache") else None  # without a cache the model reads all ids again
+            inputs = model.prepare_inputs_for_generation(ids, next_sequence_length=new_ids, **model_kwargs)
             outputs = model(**inputs, return_dict=True)
         pad = model.config.pad_token_id
         return self._result(ended, len(input_ids), int(eos[0]) if pad is None else pad)

@@ -62,9 +62,14 @@ _HALF_WORD = re.compile(
 _QUOTED = re.compile(r"(?:^|[\s(\[\"“«—–])['‘’]")
 
 
+def is_abbreviated(text: str) -> bool:
+    """Return whether a text ends with an abbreviation, whose full stop may not end a sentence."""
+    return _ABBREVIATION.search(text) is not None
+
+
 def sentence_ends(text: str) -> list[int]:
     """Return the position after each end of a sentence in the text."""
-    return [match.end() for match in _END.finditer(text) if not _ABBREVIATION.search(text[: match.end()])]
+    return [match.end() for match in _END.finditer(text) if not is_abbreviated(text[: match.end()])]
 
 
 def last_sentence_end(text: str) -> int:
