@@ -239,7 +239,9 @@ BROKEN = {
     "not_gzip.jsonl.gz": GOOD.encode(),
 }
 WITHOUT_ROWS = {"empty.jsonl": b"", "empty.csv": b"", "blank.jsonl": b"\n\n", "empty.json": b"[]"}
-WITHOUT_ROWS["header.csv"] = b"source,target\n"
+WITHOUT_ROWS |= {"header.csv": b"source,target\n", "header.csv.gz": gzip.compress(b"source,target\n", mtime=0)}
+pq.write_table(pa.table({"source": pa.array([], pa.string())}), sink := pa.BufferOutputStream())
+WITHOUT_ROWS["no_rows.parquet"] = sink.getvalue().to_pybytes()
 NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*--{}"
 
 
@@ -247,7 +249,7 @@ NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*--{}"
     ("name", "data", "options", "message"),
     [
         *((name, data, {}, f"{name} could not be read") for name, data in BROKEN.items()),
-        *((name, data, {}, f"{name} (has no rows|could not be read)") for name, data in WITHOUT_ROWS.items()),
+        *((name, data, {}, f"{name} has no rows") for name, data in WITHOUT_ROWS.items()),
         ("a.txt", b"text", {}, "a.txt must end in .json, .jsonl, .csv, .parquet .*got '.txt'"),
         *(
             ("a.jsonl", GOOD.encode(), {option: "headline"}, NO_COLUMN.format(option))
