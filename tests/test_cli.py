@@ -86,6 +86,8 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
         (["train", "headlin/small"], "there is no recipe 'headlin/small' (did you mean headline/small?)"),
         (["train", "causal/acl"], "there is no folder runs/causal/base"),
         (["evaluate", "--input_file", "rows.csv"], "rows.csv has no column 'requested', only output;requested"),
+        (["train", "broken.yaml"], "broken.yaml could not be read as YAML: "),
+        (["train", "latin1.yaml"], "latin1.yaml could not be read as YAML: "),
         (["train", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
         (["train", "headline/small", "--train_file", "gone.jsonl", "--use_cpu"], "there is no data file gone.jsonl"),
         (["train", "headline/pretrained", "--train_file", "gone.jsonl"], "base_model is required; give --base_model"),
@@ -100,6 +102,8 @@ def test_a_mistake_is_told_in_one_line_and_with_debug_by_its_traceback(run, word
     Path("models", "done").mkdir(parents=True)
     Path("texts.txt").write_text(SOURCES[0])
     Path("rows.csv").write_text("output;requested\na;1\n")
+    Path("broken.yaml").write_text("layers: 2: 3\n")
+    Path("latin1.yaml").write_bytes("language: é\n".encode("latin-1"))
     status, error = run(*words)
     assert status == 1 and message in error and "\n" not in error.strip()
     assert error.startswith(f"lenctrl {words[0]}: ") and error.endswith(f"lenctrl --debug {words[0]} ...)")
