@@ -86,6 +86,7 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
         (["train", "headlin/small"], "there is no recipe 'headlin/small' (did you mean headline/small?)"),
         (["train", "causal/acl"], "there is no folder runs/causal/base"),
         (["evaluate", "--input_file", "rows.csv"], "rows.csv has no column 'requested', only output;requested"),
+        (["train"], "output_dir is required; give --output_dir"),
         (["train", "broken.yaml"], "broken.yaml could not be read as YAML: "),
         (["train", "latin1.yaml"], "latin1.yaml could not be read as YAML: "),
         (["train", "missing.yaml"], "No such file or directory: 'missing.yaml'"),

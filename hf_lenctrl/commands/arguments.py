@@ -299,7 +299,7 @@ def given_options(argv: Sequence[str] | None = None) -> dict[str, str]:
     if words and not words[0].startswith("-"):
         found = _read_yaml(find_recipe(words[0]), yaml.BaseLoader)
         options |= found if isinstance(found, dict) else {}
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in zip(words, [*words, ""][1:], strict=True):
         if word.startswith("--"):
             name, sign, value = word[2:].partition("=")
             options[name.replace("-", "_")] = value if sign else after
