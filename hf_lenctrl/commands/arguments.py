@@ -138,6 +138,13 @@ class SplitArguments:
     max_test_rows: int | None = option(None, "Test on this number of first rows")
     preprocessing_num_workers: int | None = option(None, "Number of processes for tokenising")
 
+    def __post_init__(self):
+        names = ("max_source_length", "max_target_length", "max_validation_rows", "max_test_rows")
+        check_counts(**{name: value for name in names if (value := getattr(self, name)) is not None})
+        for name in ("validation_share", "test_share"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}; 0 cuts no rows")
+
 
 @dataclass
 class DataArguments(SplitArguments):
@@ -151,6 +158,7 @@ class DataArguments(SplitArguments):
     length_bins: int = option(10, "Number of bins of length_tokens=bins")
 
     def __post_init__(self):
+        super().__post_init__()
         for length in self.unseen_lengths:
             check_length(length)
 
