@@ -36,7 +36,7 @@ from ..training.trainer import AnswerTrainer, range_of
 from .answer_rows import load_answers
 from .arguments import given_options, option, parse_arguments
 from .record import begun
-from .run import fit, publish, set_up
+from .run import check_evaluation, fit, publish, set_up
 
 
 logger = logging.getLogger(__name__)
@@ -231,6 +231,7 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> AnswerTrainer:
     files = {"train": options.train_file, "validation": options.validation_file}
     with args.main_process_first(desc="tokenising"):
         rows = {name: load_answers(file, tokenizer, options.max_length) for name, file in files.items() if file}
+    check_evaluation(args, rows)
     model = build(options, args, tokenizer, rows["train"])
     collator, train_collator = DataCollatorForSeq2Seq(pads_right), None
     draws: dict[str, Any] = {name: getattr(options, name) for name in ("overshoot_share", "no_length_share")}
