@@ -138,6 +138,13 @@ def test_a_base_that_is_elsewhere_or_another_is_said(trained, tmp_path):
         hf_lenctrl.load_adapter(tmp_path / "lora", base_model=build_plain("llama", num_hidden_layers=1))
 
 
+def test_a_name_that_is_no_adapter_is_said(trained, tmp_path):
+    words = ["--base_model", str(trained / "secret_place" / "plain"), "--train_file", str(trained / "rows.jsonl")]
+    words += ["--adapter", str(tmp_path), "--output_dir", str(tmp_path / "run"), *OPTIONS]
+    with pytest.raises(OSError, match=f"{tmp_path} is no adapter: Can't find 'adapter_config.json'"):
+        train.main(words)
+
+
 def test_an_adapter_of_a_saved_length_controlled_model_loads_too(tmp_path):
     control = {"tokenizer": make_tokenizer(), "length_unit": "byte"}
     model = hf_lenctrl.add_length_control(build_plain("gpt2"), **control)
