@@ -93,7 +93,11 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
         (["train", "headline/small", "--train_file", "gone.jsonl", "--use_cpu"], "there is no data file gone.jsonl"),
         (["train", "headline/pretrained", "--train_file", "gone.jsonl"], "base_model is required; give --base_model"),
         (["export", "models/gone", "--output_dir", "z"], "there is no folder models/gone (did you m"),
-        # the next two come from transformers
+        # the next three come from transformers
+        (
+            ["generate", "--model", "models/done", "--input_file", "texts.txt", "--output_file", "o"],
+            "Unrecognized model",
+        ),
         (["train", "--output_dir", "x", "--load_best_model_at_end"], "requires the save and eval strategy to match"),
         (["generate", "--model", "gone", "--input_file", "texts.txt", "--output_file", "o"], "We couldn't connect to"),
     ],
@@ -166,6 +170,14 @@ def test_a_fault_of_the_program_keeps_its_traceback(tmp_path, monkeypatch):
     (tmp_path / "lacking.py").write_text("import a_package_that_is_not_there\n")
     with pytest.raises(SystemExit, match="that_is_not_there'; pip install a_package_that_is_not_there$"):
         cli.run("lacking", "lacking", [])
+    (tmp_path / "asking.py").write_text("raise ImportError('4 bits need bitsandbytes: pip install it')\n")
+    with pytest.raises(
+        SystemExit, match="^lenctrl asking: 4 bits need bitsandbytes: pip install it .for the traceback"
+    ):
+        cli.run("asking", "asking", [])
+    (tmp_path / "wrong.py").write_text("from json import nothing\n")
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        cli.run("wrong", "wrong", [])
     (tmp_path / "without_data.py").write_text("raise ModuleNotFoundError('No module', name='datasets')\n")
     with pytest.raises(SystemExit, match=r'No module; pip install "hf_lenctrl\[train\]"$'):
         cli.run("lacking", "without_data", [])
