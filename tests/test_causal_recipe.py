@@ -216,12 +216,17 @@ def test_a_row_that_oversteps_learns_how_an_answer_ends():
         (["--length_encoding", "none"], "overshoot_share=0.05 is for models with a length"),
         (["--max_length", "2"], "no row of .*train.jsonl has at most max_length=2 tokens, the shortest has [0-9]+"),
         (["--lora_r", "2", "--lora_target", "q_porj"], "lora_r=2 and lora_target=q_porj give no adapter: No modules"),
+        (
+            ["--validation_file", "blank.jsonl", "--length_unit", "word"],
+            "row 2 of blank.jsonl: the answer has no words",
+        ),
         (["--train_file", "rows.jsonl"], "row 2 of rows.jsonl: .*must be texts.*got completion=''; correct"),
     ],
 )
 def test_what_has_no_effect_and_no_answer_is_refused(runs, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     write_rows(Path("rows.jsonl"), [{"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": ""}])
+    write_rows(Path("blank.jsonl"), [{"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": " \n"}])
     with pytest.raises(ValueError, match=message):
         train.main([str(runs / "small.yaml"), "--output_dir", "run", *options])
 

@@ -240,7 +240,9 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> AnswerTrainer:
     pads_right.padding_side = "right"
     files = {"train": options.train_file, "validation": options.validation_file}
     with args.main_process_first(desc="tokenising"):
-        rows = {name: load_answers(file, tokenizer, options.max_length) for name, file in files.items() if file}
+        unit = "token" if options.length_encoding == "none" else options.length_unit
+        how: dict[str, Any] = {"max_length": options.max_length, "unit": unit, "length_from": options.length_from}
+        rows = {name: load_answers(file, tokenizer, **how) for name, file in files.items() if file}
     check_evaluation(args, rows)
     model = build(options, args, tokenizer, rows["train"])
     collator, train_collator = DataCollatorForSeq2Seq(pads_right), None
