@@ -8,7 +8,7 @@ import ast
 import importlib
 from pathlib import Path
 
-from .registration import register
+from .registration import load, register
 
 
 __version__ = "0.1.0"
@@ -27,7 +27,7 @@ __all__ = [*_PLACES, "__version__"]  # noqa: PLE0604
 
 def __getattr__(name: str):
     if name in _PLACES:
-        value = getattr(importlib.import_module(_PLACES[name]), name)
+        value = load(f"{_PLACES[name]}:{name}")
     elif f"{__name__}.{name}" in _PLACES.values():  # the name is a module, such as `hf_lenctrl.length_units`
         return importlib.import_module(f"{__name__}.{name}")
     else:

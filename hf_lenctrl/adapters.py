@@ -67,14 +67,17 @@ def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: boo
         The model with the adapter. It is in eval mode, unless `merge=False` and `is_trainable=True`.
 
     Raises:
-        `OSError`: if the base model cannot be loaded.
+        `OSError`: if there is no adapter, or if the base model cannot be loaded.
         `ValueError`: if the base model does not have the architecture and size that the adapter needs, or if the
             adapter's unit is `"cost"` and the base model has no length control.
     """
     from peft import PeftConfig, PeftModel
 
     where = {key: kwargs[key] for key in OF_THE_HUB if kwargs.get(key) is not None}
-    named = PeftConfig.from_pretrained(name, **where).base_model_name_or_path
+    try:
+        named = PeftConfig.from_pretrained(name, **where).base_model_name_or_path
+    except ValueError as error:  # PEFT raises it if there is no file adapter_config.json
+        raise OSError(f"{name} is no adapter: {error}; give the folder or the Hub name of one") from error
     config = kwargs.get("config")
     if not hasattr(config, "length_encoding"):
         config = _own_config(name, **where)

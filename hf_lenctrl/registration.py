@@ -63,8 +63,13 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
 
 
 def load(place: str) -> Any:
-    """Import and return the object that `"module:name"` names."""
+    """
+    Import and return the object that `"module:name"` names. If it is in a module of models, import `adapters` too,
+    because `from_pretrained` of a model loads adapters only then.
+    """
     module, _, name = place.partition(":")
+    if module.startswith("hf_lenctrl.modeling_"):
+        importlib.import_module("hf_lenctrl.adapters")
     return getattr(importlib.import_module(module), name)
 
 

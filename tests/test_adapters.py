@@ -9,9 +9,11 @@ import peft
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from processes import output_of
 from recipe_runs import read_rows, save_stock, write_rows
 from safetensors.torch import load_file
 from test_causal import build_plain, make_tokenizer
+from test_readme import ENVIRONMENT
 from transformers import AutoModelForCausalLM, pipeline
 
 import hf_lenctrl
@@ -64,6 +66,15 @@ def test_an_adapter_loads_with_its_plain_base(trained, way, part):
     torch.testing.assert_close(logits(model), logits(expected), atol=1e-4, rtol=1e-4)
     assert not torch.allclose(logits(model), logits(model, 9), atol=1e-4)
     assert model.config.length_unit == "character" and model.config.trained_lengths["max"] == len("one more text")
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["from transformers import AutoModelForCausalLM as auto", "from hf_lenctrl import LenCtrlForCausalLM as auto"],
+)
+def test_an_adapter_loads_where_nothing_else_of_the_package_was_used(trained, first):
+    code = f"import hf_lenctrl, sys\n{first}\nprint(type(auto.from_pretrained(sys.argv[1])).__name__)"
+    assert output_of(code, str(trained / "lora"), **ENVIRONMENT) == "LenCtrlForCausalLM\n"
 
 
 def test_no_file_of_an_adapter_that_is_shared_names_a_path(trained):
@@ -125,6 +136,13 @@ def test_a_base_that_is_elsewhere_or_another_is_said(trained, tmp_path):
     assert [row["origin"] for row in read_rows(tmp_path / "out.jsonl")] == ["model"]
     with pytest.raises(ValueError, match="belongs to another base than .*, which has num_hidden_layers=1, not 2"):
         hf_lenctrl.load_adapter(tmp_path / "lora", base_model=build_plain("llama", num_hidden_layers=1))
+
+
+def test_a_name_that_is_no_adapter_is_said(trained, tmp_path):
+    words = ["--base_model", str(trained / "secret_place" / "plain"), "--train_file", str(trained / "rows.jsonl")]
+    words += ["--adapter", str(tmp_path), "--output_dir", str(tmp_path / "run"), *OPTIONS]
+    with pytest.raises(OSError, match=f"{tmp_path} is no adapter: Can't find 'adapter_config.json'"):
+        train.main(words)
 
 
 def test_an_adapter_of_a_saved_length_controlled_model_loads_too(tmp_path):

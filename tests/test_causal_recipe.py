@@ -121,6 +121,16 @@ def test_an_adapter_is_trained_further(runs, tmp_path):
         run("refused", *more, "--lora_r", "4")
 
 
+@pytest.mark.parametrize("target", ["q_proj,v_proj", "self_attn.q_proj,v_proj", r".*\.(q|v)_proj"])
+@pytest.mark.parametrize("encoding", ["ldpe", "none"])
+def test_the_layers_of_an_adapter_are_names_or_an_expression(runs, tmp_path, target, encoding):
+    words = ["--lora_r", "2", "--lora_target", target, "--max_steps", "1", "--output_dir", str(tmp_path / "run")]
+    words += ["--length_encoding", encoding, "--overshoot_share", "0", "--no_length_share", "0"]
+    train.main([str(runs / "small.yaml"), *words])
+    names = load_file(tmp_path / "run" / "adapter_model.safetensors")
+    assert {name.split(".")[-3] for name in names if "lora_" in name} == {"q_proj", "v_proj"}
+
+
 def test_an_adapter_without_a_length_is_trained_further(runs, tmp_path):
     plain = ["--length_encoding", "none", "--no_length_share", "0", "--overshoot_share", "0", "--max_steps", "2"]
     for name, options in (("first", ["--lora_r", "2"]), ("more", ["--adapter", str(tmp_path / "first")])):
@@ -205,12 +215,18 @@ def test_a_row_that_oversteps_learns_how_an_answer_ends():
     [
         (["--length_encoding", "none"], "overshoot_share=0.05 is for models with a length"),
         (["--max_length", "2"], "no row of .*train.jsonl has at most max_length=2 tokens, the shortest has [0-9]+"),
+        (["--lora_r", "2", "--lora_target", "q_porj"], "lora_r=2 and lora_target=q_porj give no adapter: No modules"),
+        (
+            ["--validation_file", "blank.jsonl", "--length_unit", "word"],
+            "row 2 of blank.jsonl: the answer has no words",
+        ),
         (["--train_file", "rows.jsonl"], "row 2 of rows.jsonl: .*must be texts.*got completion=''; correct"),
     ],
 )
 def test_what_has_no_effect_and_no_answer_is_refused(runs, tmp_path, monkeypatch, options, message):
     monkeypatch.chdir(tmp_path)
     write_rows(Path("rows.jsonl"), [{"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": ""}])
+    write_rows(Path("blank.jsonl"), [{"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": " \n"}])
     with pytest.raises(ValueError, match=message):
         train.main([str(runs / "small.yaml"), "--output_dir", "run", *options])
 

@@ -141,6 +141,8 @@ def test_a_predictor_fits_its_model_and_stays_inside_it(trained, tmp_path):
     with pytest.raises(ValueError, match="predicts characters, the model counts words; train another"):
         add(model, predictor, tmp_path / "none")
     assert not (tmp_path / "none").exists() and model.config.length_predictor is None
+    with pytest.raises(ValueError, match="is for models with a length, got a MarianMTModel; leave it out"):
+        add(stock_model("marian"), predictor, tmp_path / "none")
     model = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(trained)
     add(model, predictor, tmp_path / "first")
     model.save_pretrained(tmp_path / "first")

@@ -86,11 +86,18 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
         (["train", "headlin/small"], "there is no recipe 'headlin/small' (did you mean headline/small?)"),
         (["train", "causal/acl"], "there is no folder runs/causal/base"),
         (["evaluate", "--input_file", "rows.csv"], "rows.csv has no column 'requested', only output;requested"),
+        (["train"], "output_dir is required; give --output_dir"),
+        (["train", "broken.yaml"], "broken.yaml could not be read as YAML: "),
+        (["train", "latin1.yaml"], "latin1.yaml could not be read as YAML: "),
         (["train", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
         (["train", "headline/small", "--train_file", "gone.jsonl", "--use_cpu"], "there is no data file gone.jsonl"),
         (["train", "headline/pretrained", "--train_file", "gone.jsonl"], "base_model is required; give --base_model"),
         (["export", "models/gone", "--output_dir", "z"], "there is no folder models/gone (did you m"),
-        # the next two come from transformers
+        # the next three come from transformers
+        (
+            ["generate", "--model", "models/done", "--input_file", "texts.txt", "--output_file", "o"],
+            "Unrecognized model",
+        ),
         (["train", "--output_dir", "x", "--load_best_model_at_end"], "requires the save and eval strategy to match"),
         (["generate", "--model", "gone", "--input_file", "texts.txt", "--output_file", "o"], "We couldn't connect to"),
     ],
@@ -100,6 +107,8 @@ def test_a_mistake_is_told_in_one_line_and_with_debug_by_its_traceback(run, word
     Path("models", "done").mkdir(parents=True)
     Path("texts.txt").write_text(SOURCES[0])
     Path("rows.csv").write_text("output;requested\na;1\n")
+    Path("broken.yaml").write_text("layers: 2: 3\n")
+    Path("latin1.yaml").write_bytes("language: é\n".encode("latin-1"))
     status, error = run(*words)
     assert status == 1 and message in error and "\n" not in error.strip()
     assert error.startswith(f"lenctrl {words[0]}: ") and error.endswith(f"lenctrl --debug {words[0]} ...)")
@@ -161,6 +170,14 @@ def test_a_fault_of_the_program_keeps_its_traceback(tmp_path, monkeypatch):
     (tmp_path / "lacking.py").write_text("import a_package_that_is_not_there\n")
     with pytest.raises(SystemExit, match="that_is_not_there'; pip install a_package_that_is_not_there$"):
         cli.run("lacking", "lacking", [])
+    (tmp_path / "asking.py").write_text("raise ImportError('4 bits need bitsandbytes: pip install it')\n")
+    with pytest.raises(
+        SystemExit, match="^lenctrl asking: 4 bits need bitsandbytes: pip install it .for the traceback"
+    ):
+        cli.run("asking", "asking", [])
+    (tmp_path / "wrong.py").write_text("from json import nothing\n")
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        cli.run("wrong", "wrong", [])
     (tmp_path / "without_data.py").write_text("raise ModuleNotFoundError('No module', name='datasets')\n")
     with pytest.raises(SystemExit, match=r'No module; pip install "hf_lenctrl\[train\]"$'):
         cli.run("lacking", "without_data", [])

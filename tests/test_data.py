@@ -179,9 +179,9 @@ def test_a_small_file_has_a_row_in_each_split(tmp_path):
     assert split_names(path, validation_share=0.001, test_share=0.001) == expected
 
 
-def tokenize_rows(pairs, tokenizer, **options):
+def tokenize_rows(pairs, tokenizer, unit="token", **options):
     rows = datasets.Dataset.from_dict({"source": [p[0] for p in pairs], "target": [p[1] for p in pairs]})
-    return tokenize(datasets.DatasetDict(train=rows), tokenizer, DataArguments(**options))
+    return tokenize(datasets.DatasetDict(train=rows), tokenizer, DataArguments(**options), unit=unit)
 
 
 MIXED = [
@@ -225,6 +225,15 @@ def test_every_row_that_is_kept_has_a_length_to_train_on(request, tokenizer, tar
         assert lengths[-1] == last and min(lengths) >= 1
 
 
+def test_a_target_without_units_is_dropped_not_only_one_without_text(shared_tokenizer):
+    pairs = [("small editor", "."), ("small editor", "logs"), ("", ".")]
+    tokenized, reports = tokenize_rows(pairs, shared_tokenizer, unit="syllable_en")
+    assert reports[0].dropped == {0: "target without units of 'syllable_en'", 2: "empty text"}
+    assert reports[0].kept == len(tokenized["train"]) == 1
+    collator = DataCollatorForLengthControl(shared_tokenizer, length_unit="syllable_en")
+    assert collator(tokenized["train"].to_list())["length"].tolist() == [1]
+
+
 GOOD = '{"source": "a", "target": "b"}\n'
 BROKEN = {
     "cut_row.jsonl": (GOOD + '{"source": "a", "tar\n').encode(),
@@ -239,7 +248,9 @@ BROKEN = {
     "not_gzip.jsonl.gz": GOOD.encode(),
 }
 WITHOUT_ROWS = {"empty.jsonl": b"", "empty.csv": b"", "blank.jsonl": b"\n\n", "empty.json": b"[]"}
-WITHOUT_ROWS["header.csv"] = b"source,target\n"
+WITHOUT_ROWS |= {"header.csv": b"source,target\n", "header.csv.gz": gzip.compress(b"source,target\n", mtime=0)}
+pq.write_table(pa.table({"source": pa.array([], pa.string())}), sink := pa.BufferOutputStream())
+WITHOUT_ROWS["no_rows.parquet"] = sink.getvalue().to_pybytes()
 NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*--{}"
 
 
@@ -247,7 +258,7 @@ NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*--{}"
     ("name", "data", "options", "message"),
     [
         *((name, data, {}, f"{name} could not be read") for name, data in BROKEN.items()),
-        *((name, data, {}, f"{name} (has no rows|could not be read)") for name, data in WITHOUT_ROWS.items()),
+        *((name, data, {}, f"{name} has no rows") for name, data in WITHOUT_ROWS.items()),
         ("a.txt", b"text", {}, "a.txt must end in .json, .jsonl, .csv, .parquet .*got '.txt'"),
         *(
             ("a.jsonl", GOOD.encode(), {option: "headline"}, NO_COLUMN.format(option))

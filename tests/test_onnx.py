@@ -10,6 +10,7 @@ from conftest import build_model, save_in
 from family_models import controlled_model, stock_model, tokenizer_of
 from huggingface_hub import ModelCard
 from recipe_runs import ROOT, run_lenctrl
+from test_causal import build_plain, make_tokenizer
 from test_docs import BLOCKS, run_example
 from tokenizers import Tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
@@ -242,6 +243,10 @@ def test_what_the_export_does_not_take_is_told(tmp_path):
     (tmp_path / "out").mkdir()
     with pytest.raises(ValueError, match="out exists; remove it or name another folder: --output_dir"):
         export.main([str(EVERYDAY), "--output_dir", str(tmp_path / "out")])
+    for part in (build_plain("llama"), make_tokenizer()):
+        part.save_pretrained(tmp_path / "llama")
+    with pytest.raises(ValueError, match="takes a length-controlled model with an encoder, got a LlamaForCausalLM"):
+        export.main([str(tmp_path / "llama"), "--output_dir", str(tmp_path / "new")])
 
 
 def test_a_killed_or_failed_export_leaves_nothing_in_the_way(tmp_path, monkeypatch):

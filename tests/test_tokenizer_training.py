@@ -94,3 +94,11 @@ def test_no_text_and_an_unknown_vocabulary_are_errors(sources, targets, target_v
     with pytest.raises(ValueError, match="must be one of character, joined, shared, got 'char'"):
         train_marian_tokenizer(SOURCES, TARGETS, tmp_path, target_vocabulary="char")
     assert not any(tmp_path.iterdir())
+
+
+@VOCABULARIES
+def test_missing_texts_are_left_out(tmp_path, target_vocabulary):
+    options = {"vocab_size": 80, "target_vocabulary": target_vocabulary}
+    tokenizer = train_marian_tokenizer([*SOURCES, None, " "], [None, *TARGETS], tmp_path / "a", **options)
+    expected = train_marian_tokenizer(SOURCES, TARGETS, tmp_path / "b", **options)
+    assert tokenizer.get_vocab() == expected.get_vocab()

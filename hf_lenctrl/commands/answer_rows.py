@@ -4,6 +4,8 @@ import logging
 
 import datasets
 
+from ..length_units import count_units
+from ..lengths import plural
 from . import rows as row_files
 
 
@@ -34,10 +36,13 @@ def encode(row: dict, tokenizer) -> list[dict[str, list[int]]]:
     return [_labelled(prompt, answer)]
 
 
-def load_answers(path: str, tokenizer, max_length: int) -> datasets.Dataset:
+def load_answers(
+    path: str, tokenizer, max_length: int, unit: str = "token", length_from: str | None = None
+) -> datasets.Dataset:
     """
     Load the rows of a file and encode them by `encode`. Drop the examples with more than `max_length` tokens. Raise
-    `ValueError` if columns are missing, if a row is invalid, or if no example is left.
+    `ValueError` if columns are missing, if a row is invalid, if an answer has no `unit` (after the marker
+    `length_from`, if the answer has it), or if no example is left.
     """
     rows = row_files.load_rows(path)
     columns = rows.column_names
@@ -51,6 +56,11 @@ def load_answers(path: str, tokenizer, max_length: int) -> datasets.Dataset:
         row = {name: values[0] for name, values in batch.items()}
         try:
             answers = encode(row, tokenizer)
+            for answer in answers if unit != "token" else []:
+                ids = [token for token in answer["labels"] if token != -100]
+                text = tokenizer.decode(ids, skip_special_tokens=True)
+                if count_units(text.rpartition(length_from)[2] if length_from else text, unit) == 0:
+                    raise ValueError(f"the answer has no {plural(unit)}, got {text!r}; correct or remove the row")
         except Exception as error:  # a chat template may raise any exception
             raise ValueError(f"row {indices[0] + 1} of {path}: {error}") from error
         return {name: [answer[name] for answer in answers] for name in ("input_ids", "labels")}

@@ -138,6 +138,13 @@ class SplitArguments:
     max_test_rows: int | None = option(None, "Test on this number of first rows")
     preprocessing_num_workers: int | None = option(None, "Number of processes for tokenising")
 
+    def __post_init__(self):
+        names = ("max_source_length", "max_target_length", "max_validation_rows", "max_test_rows")
+        check_counts(**{name: value for name in names if (value := getattr(self, name)) is not None})
+        for name in ("validation_share", "test_share"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)}; 0 cuts no rows")
+
 
 @dataclass
 class DataArguments(SplitArguments):
@@ -151,6 +158,7 @@ class DataArguments(SplitArguments):
     length_bins: int = option(10, "Number of bins of length_tokens=bins")
 
     def __post_init__(self):
+        super().__post_init__()
         for length in self.unseen_lengths:
             check_length(length)
 
@@ -297,14 +305,28 @@ def given_options(argv: Sequence[str] | None = None) -> dict[str, str]:
     words = list(sys.argv[1:] if argv is None else argv)
     options: dict[str, str] = {}
     if words and not words[0].startswith("-"):
-        with find_recipe(words[0]).open(encoding="utf-8-sig") as file:
-            found = yaml.load(file, Loader=yaml.BaseLoader)
+        found = _read_yaml(find_recipe(words[0]), yaml.BaseLoader)
         options |= found if isinstance(found, dict) else {}
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in zip(words, [*words, ""][1:], strict=True):
         if word.startswith("--"):
             name, sign, value = word[2:].partition("=")
             options[name.replace("-", "_")] = value if sign else after
     return options
+
+
+def _read_yaml(path: Path, loader: Any) -> Any:
+    """Read a YAML file. Raise `ValueError` if it is not YAML, or if it has an option twice."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            node = yaml.compose(file, Loader=loader)
+            file.seek(0)
+            found = yaml.load(file, Loader=loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} could not be read as YAML: {error}; correct it") from error
+    names = [key.value for key, _ in node.value] if isinstance(node, yaml.MappingNode) else []
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise ValueError(f"{path} has {twice[0]} twice; remove one of them")
+    return found
 
 
 def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str]:
@@ -318,12 +340,8 @@ def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str
     default is `None`. Otherwise, null or an empty list sets the default of an option that takes a list to `[]`. For
     all other options, convert null or an empty list like any other value.
     """
-
-    def load(loader) -> Any:
-        with path.open(encoding="utf-8-sig") as file:
-            return yaml.load(file, Loader=loader)
-
-    values, texts = load(yaml.SafeLoader), load(yaml.BaseLoader)  # `texts` has the raw text of each value
+    values = _read_yaml(path, yaml.SafeLoader)
+    texts = _read_yaml(path, yaml.BaseLoader)  # the raw text of each value
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold `key: value` lines")
     options = {action.dest: action for action in parser._actions}

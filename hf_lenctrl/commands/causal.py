@@ -36,7 +36,7 @@ from ..training.trainer import AnswerTrainer, range_of
 from .answer_rows import load_answers
 from .arguments import given_options, option, parse_arguments
 from .record import begun
-from .run import fit, publish, set_up
+from .run import check_evaluation, fit, publish, set_up
 
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,9 @@ class CausalArguments:
     length_from: str | None = option(None, "Marker that ends the thoughts of a row, `</think>`; the answer follows it")
     projection_lr_factor: float = option(1.0, "Learning rate of the new length projection, as a factor")
     lora_r: int = option(0, "Rank of LoRA; 0 trains the whole model")
-    lora_target: str = option("all-linear", "Layers of LoRA")
+    lora_target: str = option(
+        "all-linear", "Layers of LoRA: all-linear, names (q_proj,v_proj), or a regular expression"
+    )
     adapter: str | None = option(None, "Adapter with length control over base_model, to train it further")
     attn_implementation: str | None = option(None, "eager is faster for short rows on a CPU", ["sdpa", "eager"])
     load_in_4bit: bool = option(False, "Load the base model in 4 bits by bitsandbytes, for LoRA")
@@ -178,10 +180,18 @@ def _with_lora(model, options: CausalArguments, args):
     from peft import LoraConfig, get_peft_model
 
     whole = [name for name in ("length_projection", "length_embedding") if getattr(model, name, None) is not None]
-    lora = LoraConfig(r=options.lora_r, lora_alpha=2 * options.lora_r, target_modules=options.lora_target)
+    names = options.lora_target.split(",")
+    # PEFT compares a text with whole names, such as model.layers.0.self_attn.q_proj, and a list with their ends
+    target = names if all(re.fullmatch(r"[\w.]+", name) for name in names) else options.lora_target
+    lora = LoraConfig(r=options.lora_r, lora_alpha=2 * options.lora_r, target_modules=target)
     lora.task_type, lora.modules_to_save = "CAUSAL_LM", whole or None
     model.name_or_path = options.name
-    adapted = get_peft_model(model, lora)
+    try:
+        adapted = get_peft_model(model, lora)
+    except ValueError as error:  # PEFT raises it for a wrong rank, and for names that no layer has
+        raise ValueError(
+            f"lora_r={options.lora_r} and lora_target={options.lora_target} give no adapter: {error}"
+        ) from error
     if whole:
         _bind_to_control(adapted.peft_config["default"])
     _name_base(options, args)
@@ -230,7 +240,10 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> AnswerTrainer:
     pads_right.padding_side = "right"
     files = {"train": options.train_file, "validation": options.validation_file}
     with args.main_process_first(desc="tokenising"):
-        rows = {name: load_answers(file, tokenizer, options.max_length) for name, file in files.items() if file}
+        unit = "token" if options.length_encoding == "none" else options.length_unit
+        how: dict[str, Any] = {"max_length": options.max_length, "unit": unit, "length_from": options.length_from}
+        rows = {name: load_answers(file, tokenizer, **how) for name, file in files.items() if file}
+    check_evaluation(args, rows)
     model = build(options, args, tokenizer, rows["train"])
     collator, train_collator = DataCollatorForSeq2Seq(pads_right), None
     draws: dict[str, Any] = {name: getattr(options, name) for name in ("overshoot_share", "no_length_share")}

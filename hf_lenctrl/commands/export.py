@@ -12,12 +12,11 @@ import shutil
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
-from transformers import AutoModelForSeq2SeqLM
 
 import hf_lenctrl  # noqa: F401, registers the models
 
 from ..card import write_card
-from ..conversion import tokenizer_of
+from ..conversion import auto_class, tokenizer_of
 from ..engines.onnx_export import export_onnx, import_onnxruntime
 from .arguments import CommandParser
 from .locking import kept, locked
@@ -67,7 +66,7 @@ def export(model_folder: str | Path, output_dir: str | Path, quantization: str |
     if output_dir.exists():
         raise ValueError(f"{output_dir} exists; remove it or name another folder: --output_dir")
     import_onnxruntime()  # a missing library raises an error before a large model is loaded
-    model = AutoModelForSeq2SeqLM.from_pretrained(model_folder)
+    model = auto_class(model_folder).from_pretrained(model_folder)
     tokenizer = tokenizer_of(model_folder)
     output_dir.parent.mkdir(parents=True, exist_ok=True)
     with locked(output_dir):

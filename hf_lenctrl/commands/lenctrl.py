@@ -79,8 +79,12 @@ def _is_refusal(error: Exception) -> bool:
     if isinstance(error, StrictDataclassError):
         return True
     frames = traceback.extract_tb(error.__traceback__)
-    ours = PACKAGE in Path(frames[-1].filename).parents or any(frame.name == "parse_specified" for frame in frames)
-    return isinstance(error, (OSError, ModuleNotFoundError)) or isinstance(error, _REFUSALS) and ours
+    last = Path(frames[-1].filename)
+    # `AutoConfig` raises ValueError for a folder that holds no model
+    told = last.name == "configuration_auto.py" or any(frame.name == "parse_specified" for frame in frames)
+    # a library that asks for another one raises ImportError without a name; a wrong `from` gives it a name
+    lacks = isinstance(error, ModuleNotFoundError) or isinstance(error, ImportError) and error.name is None
+    return isinstance(error, OSError) or lacks or isinstance(error, _REFUSALS) and (told or PACKAGE in last.parents)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -329,7 +329,11 @@ def add_length_predictor(model, name: str | None, output_dir, save: bool = True)
             return
         name, subfolder = model.config.name_or_path, own[2:]
     predictor, tokenizer = load_predictor(name, subfolder=subfolder)
-    predicts, unit = predictor.config.length_unit, model.config.length_unit
+    predicts, unit = predictor.config.length_unit, getattr(model.config, "length_unit", None)
+    if unit is None:
+        raise ValueError(
+            f"--length_predictor {name} is for models with a length, got a {type(model).__name__}; leave it out"
+        )
     if predicts != unit:
         raise ValueError(f"--length_predictor {name} predicts {predicts}s, the model counts {unit}s; train another")
     folder = Path(output_dir, "length_predictor")

@@ -30,7 +30,7 @@ from ..training.upload import HubTrainer
 from .arguments import SplitArguments, check_heads, option, parse_arguments
 from .data import load_splits
 from .record import begun
-from .run import fit, publish, set_up, trained_tokenizer
+from .run import check_evaluation, fit, publish, set_up, trained_tokenizer
 
 
 logger = logging.getLogger("train_length_predictor")
@@ -266,6 +266,7 @@ def main(argv=None) -> dict:
         # ---------------------------------------------------------------- data and model
         with args.main_process_first(desc="data"):
             splits = measure(load_splits(data_args), model_args, data_args)
+            check_evaluation(args, splits)
             tokenizer = load_tokenizer(model_args, splits["train"]["source"], args.output_dir)
         encoder = model_args.encoder_name_or_path or new_encoder(model_args, tokenizer, data_args)
         unit, lengths = model_args.length_unit, splits["train"]["labels"][:]

@@ -39,16 +39,24 @@ def load_rows(path: str) -> "Dataset":
 def _dataset(path: str, kind: str) -> "Dataset":
     from datasets import Dataset, load_dataset
     from datasets.exceptions import DatasetGenerationError
+    from pyarrow.parquet import read_metadata
 
     options = {}
     if kind == "csv":  # pandas would shift the cells of a row with missing or extra cells
-        deque(_csv_rows(path), maxlen=0)
+        if not deque(_csv_rows(path), maxlen=1):
+            raise StopIteration
         options = {"keep_default_na": False}  # texts such as "NA" and "null" are not missing values
+    elif kind == "parquet" and read_metadata(path).num_rows == 0:
+        raise StopIteration
     builder = "json" if kind == "jsonl" else kind
     try:
         rows = load_dataset(builder, data_files=glob.escape(os.path.abspath(path)), split="train", **options)
     except DatasetGenerationError as error:
         raise ValueError(error.__cause__ or error) from error.__cause__
+    except ValueError as error:  # such as a JSON file with an empty list
+        if kind in ("json", "jsonl") and next(_json_rows(path), None) is None:
+            raise StopIteration from error
+        raise
     assert isinstance(rows, Dataset)
     rows.data.validate(full=True)  # the JSON reader does not check that texts are UTF-8
     return rows
@@ -204,7 +212,7 @@ def _with_file_name(path: str, kind: str) -> Iterator[None]:
     """Turn errors of a reader into `ValueError`, with the file name and advice."""
     try:
         yield
-    except StopIteration:  # `datasets` raises it for an empty file
+    except StopIteration:  # `datasets` and `_dataset` raise it for an empty file
         raise ValueError(f"{path} has no rows") from None
     except (ValueError, OSError, EOFError, RecursionError, zlib.error, csv.Error) as error:
         cause = error.__cause__ or error

@@ -28,6 +28,18 @@ def set_up(args) -> None:
     logger.info("computing in %s, on %s", precision, args.device.type)
 
 
+def check_evaluation(args, rows) -> None:
+    """
+    Raise `ValueError` if `eval_strategy` asks for evaluations, but `rows`, a dictionary with the rows of each split,
+    has no validation rows.
+    """
+    strategy = args.eval_strategy.value
+    if strategy != "no" and rows.get("validation") is None:
+        raise ValueError(
+            f"--eval_strategy {strategy} needs validation rows; give --validation_file, or --eval_strategy no"
+        )
+
+
 def _tokenizer_of(output_dir: str | Path) -> tuple[Path, Path]:
     """
     Return two paths: the folder of a run's tokenizer, and a temporary path. The tokenizer is at the temporary path

@@ -35,7 +35,7 @@ from .data import leave_out_lengths, load_splits, tokenize
 from .models import DRAWS, add_length_predictor, build_model, check_options, limits, load_tokenizer, unit_and_tokens
 from .quality import quality, warn_of_baselines
 from .record import begun
-from .run import fit, publish, set_up
+from .run import check_evaluation, fit, publish, set_up
 
 
 logger = logging.getLogger("train_seq2seq")
@@ -289,6 +289,7 @@ def run(
     args.predict_with_generate = True  # the lengths of generated texts are measured
     with begun(args, model_args, data_args, run_args) as record:
         data = load_data(model_args, data_args, args, specified)
+        check_evaluation(args, data.tokenized)
         rows = {name: len(split) for name, split in data.tokenized.items()}
         model = load_model(model_args, data_args, run_args, args, data)
         trainer = make_trainer(model, run_args, args, data, trainer_class)

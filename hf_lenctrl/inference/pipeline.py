@@ -158,13 +158,23 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def save_pretrained(self, save_directory, **kwargs):
         """
-        Save the model, the tokenizer and, if there is one, the file with edits (see `Edits`). Unlike the method of
-        transformers, do not copy the code of the pipeline to the folder, because the package has this code.
+        Save the model, the tokenizer and, if they exist, the file with edits (see `Edits`) and a length predictor in
+        the model's folder. If this predictor cannot be loaded, log a warning. Unlike the method of transformers, do
+        not copy the code of the pipeline to the folder, because the package has this code.
         """
         self.model.save_pretrained(save_directory, **kwargs)
         self.tokenizer.save_pretrained(save_directory, **kwargs)
         if self._edits is not None:
             self._edits.save(Path(save_directory, str(ChoiceConfig.of(self.model.config).edits)))
+        name = getattr(self.model.config, "length_predictor", None)
+        if name is not None and name.startswith("./"):
+            try:
+                found = self._predictors.find()
+            except (OSError, ValueError) as error:
+                logger.warning("the length predictor %s is not saved: %s", name, error)
+            else:
+                for part in found:
+                    part.save_pretrained(Path(save_directory, name))
 
     @overload
     def __call__(

@@ -19,8 +19,8 @@ TARGET_VOCABULARIES = ("character", "joined", "shared")
 
 
 def train_marian_tokenizer(
-    sources: Iterable[str],
-    targets: Iterable[str],
+    sources: Iterable[str | None],
+    targets: Iterable[str | None],
     save_directory: str | Path,
     *,
     vocab_size: int = 16_000,
@@ -33,7 +33,7 @@ def train_marian_tokenizer(
     Train a SentencePiece tokenizer on source and target texts, and save it.
 
     Args:
-        sources (`Iterable[str]`), targets (`Iterable[str]`): Training texts.
+        sources (`Iterable[str]`), targets (`Iterable[str]`): Training texts; `None` and empty texts are left out.
         save_directory (`str` or `Path`): Folder for the tokenizer; `AutoTokenizer.from_pretrained` loads it.
         vocab_size (`int`, *optional*, defaults to 16,000): Maximum number of subwords, special tokens included. A
             small text gives fewer.
@@ -87,9 +87,9 @@ def train_marian_tokenizer(
     return MarianTokenizer.from_pretrained(save_directory)
 
 
-def _train(texts: Iterable[str], **options) -> bytes:
+def _train(texts: Iterable[str | None], **options) -> bytes:
     model = io.BytesIO()
-    texts = (text for text in texts if text.strip())
+    texts = (text for text in texts if text and text.strip())  # a column of a file may hold null
     first = next(texts, None)
     if first is None:
         raise ValueError("there is no text to train a tokenizer on: every source or target is empty")

@@ -202,6 +202,7 @@ REFUSED = [
         {"average_checkpoints": 2, "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2},
         "average_checkpoints takes the mean",
     ),
+    ({"eval_strategy": "steps", "eval_steps": 2}, "--eval_strategy steps needs validation rows; give --validation_f"),
     ({"length_encoding": "none", "absolute_positions": True, "length_noise": 2}, "length_noise has no effect without"),
 ]
 
