@@ -196,6 +196,7 @@ def test_an_invalid_candidate_is_told_with_its_text(candidates):
     [
         ({"length": 0}, ValueError, "length must be at least 1"),
         ({"length": [4, 5]}, ValueError, "for each of the 1 texts"),
+        ({"length": (4, 5), "texts": [TEXT] * 2}, ValueError, r"the tuple \(4, 5\); fit takes no range"),
         ({"constraint": None}, ValueError, "pass constraint='max', 'exact' or 'min'"),
         ({"tolerance": 3}, ValueError, "window around an exact length"),
         ({"candidates": 5, "texts": [TEXT] * 2}, ValueError, "a list of texts for each of the 2 texts, got"),

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,8 +41,12 @@ def _dataset(path: str, kind: str) -> "Dataset":
     from pyarrow.parquet import read_metadata
 
     options = {}
-    if kind == "csv":  # pandas would shift the cells of a row with missing or extra cells
-        if not deque(_csv_rows(path), maxlen=1):
+    if kind == "csv":  # pandas would shift the cells of a row with missing or extra cells, and cut a text at U+0000
+        count = 0
+        for count, row in enumerate(_csv_rows(path), start=1):
+            if names := [name for name, text in row.items() if "\0" in text]:
+                raise ValueError(holds_null(count, path, names[0]))
+        if not count:
             raise StopIteration
         options = {"keep_default_na": False}  # texts such as "NA" and "null" are not missing values
     elif kind == "parquet" and read_metadata(path).num_rows == 0:

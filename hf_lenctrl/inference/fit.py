@@ -241,7 +241,9 @@ class _Job:
         self.unit = as_unit(unit or own or "character")
         if self.unit == "token" and self.pipe is None:
             raise ValueError("unit='token' counts the tokens of a model; pass model=, or another unit")
-        lengths = list(length) if isinstance(length, list | tuple) else [length] * len(sources)
+        if isinstance(length, tuple):  # the pipeline takes it as a range
+            raise ValueError(f"length must be one integer or a list, got the tuple {length}; fit takes no range")
+        lengths = list(length) if isinstance(length, list) else [length] * len(sources)
         if len(lengths) != len(sources):
             raise ValueError(f"length must be one integer or one for each of the {len(sources)} texts, got {length}")
         for n in lengths:
