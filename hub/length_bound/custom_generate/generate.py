@@ -3,7 +3,7 @@
 from transformers import GenerationMixin
 
 from .bounded_generation import generate_within
-from .length_units import UnitTable
+from .length_units import known_table
 from .lengths import as_target
 
 
@@ -43,8 +43,8 @@ def generate(
     prompt = kwargs.get("input_ids") if inputs is None else inputs
     device = model.device if prompt is None else prompt.device
     rows = 1 if prompt is None else len(prompt)
-    table = UnitTable.from_tokenizer(tokenizer, length_unit if cost is None else None, cost=cost)
-    table = table.padded(model.get_output_embeddings().weight.shape[0]).to(device)
+    unit, size = length_unit if cost is None else cost, model.get_output_embeddings().weight.shape[0]
+    table = known_table(tokenizer, unit, size, device)
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return generate_within(
         lambda **arguments: GenerationMixin.generate(model, **arguments),
