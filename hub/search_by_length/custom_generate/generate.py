@@ -40,8 +40,8 @@ def generate(
 
     Returns:
         `ModelOutput` with a row for each length of each example, in order: `sequences` of shape
-        `(batch_size * lengths, positions)`, and their log-probabilities `sequences_scores`, `-inf` for a length that
-        no text has; the row is then empty.
+        `(batch_size * lengths, positions)`, and their log-probabilities `sequences_scores`, `-inf` for a length of
+        which the search found no text; the row is then empty.
 
     Raises:
         `ValueError`: without a list of lengths or a tokenizer, or for a length that the model's positions cannot hold.
