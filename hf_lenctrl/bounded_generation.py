@@ -344,12 +344,13 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
 def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     """
     Encode each text once, and copy its encoder states to all rows of the text. `inputs` holds
-    `input_ids (texts, source_length)`. `rows (batch_size,)` holds the index of each row's text. Return a dictionary
-    with `encoder_outputs` and `attention_mask` for `generate`.
+    `input_ids (texts, source_length)`, or `inputs_embeds (texts, source_length, d)`. `rows (batch_size,)` holds the
+    index of each row's text. Return a dictionary with `encoder_outputs` and `attention_mask` for `generate`.
     """
-    mask = inputs.get("attention_mask")
-    mask = torch.ones_like(inputs["input_ids"]) if mask is None else mask
-    encoded = model.get_encoder()(inputs["input_ids"], attention_mask=mask)
+    given = {name: inputs[name] for name in ("input_ids", "inputs_embeds") if inputs.get(name) is not None}
+    mask, read = inputs.get("attention_mask"), next(iter(given.values()))
+    mask = torch.ones(read.shape[:2], dtype=torch.long, device=read.device) if mask is None else mask
+    encoded = model.get_encoder()(**given, attention_mask=mask)
     return {"encoder_outputs": rows_of(encoded, rows), "attention_mask": mask[rows]}
 
 

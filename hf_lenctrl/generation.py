@@ -295,12 +295,9 @@ class LengthControlledGeneration:
             )
         kwargs["guidance_scale"] = None  # the base class would call the model without length and progress
         if self.config.is_encoder_decoder and kwargs.get("encoder_outputs") is None:
-            texts: dict[str, Any] = {
-                "input_ids": kwargs.pop("inputs"),
-                "attention_mask": kwargs.pop("attention_mask", None),
-            }
-            if texts["input_ids"] is None:
-                texts["input_ids"] = kwargs.pop("input_ids")
+            texts = {name: kwargs.pop(name, None) for name in ("input_ids", "inputs_embeds", "attention_mask")}
+            ids = kwargs.pop("inputs")
+            texts |= {} if ids is None else {"input_ids": ids}
             kwargs |= encode_once(self, texts, torch.arange(batch_size))
         guide = LengthGuidanceLogitsProcessor(self, float(scale), batch_size, kwargs)
         kwargs["logits_processor"] = [guide, *(kwargs.get("logits_processor") or [])]

@@ -9,7 +9,7 @@ import torch
 from transformers.generation import LogitsProcessor
 
 from .length_rules import Rules, end_spent, rules_of
-from .length_units import RunningCount, Unit, UnitTable, check_unit
+from .length_units import RunningCount, Unit, UnitTable, check_unit, known_table
 from .lengths import LONGEST, as_length_tensor, plural
 
 
@@ -61,8 +61,7 @@ def other_limit(
             "pass tokenizer=tokenizer"
         )
     device = table.weights.device
-    second = UnitTable.from_tokenizer(tokenizer, unit).padded(table.weights.shape[1]).to(device)
-    return second, as_length_tensor(most, batch_size, device)
+    return known_table(tokenizer, unit, table.weights.shape[1], device), as_length_tensor(most, batch_size, device)
 
 
 class PairConstraintLogitsProcessor(LogitsProcessor):

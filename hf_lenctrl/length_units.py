@@ -3,6 +3,7 @@
 import importlib
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -364,6 +365,21 @@ class UnitTable(nn.Module):
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
         self._filled = False
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def known_table(tokenizer, unit: str | Unit | Callable[[str], int], vocab_size: int, device: Any) -> UnitTable:
+    """
+    Return the unit table of a tokenizer, padded to `vocab_size` entries, on a device. The last tables are cached,
+    because the table and the masks of its constraints take seconds with a large vocabulary. See
+    `UnitTable.from_tokenizer` and `UnitTable.padded` for the errors.
+    """
+    return _known_table(tokenizer, unit, vocab_size, torch.device(device), len(tokenizer))
+
+
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)  # calls outside inference mode use the same table
+def _known_table(tokenizer, unit, vocab_size: int, device: torch.device, entries: int) -> UnitTable:
+    return UnitTable.from_tokenizer(tokenizer, as_unit(unit)).padded(vocab_size).to(device)
 
 
 def save_unit_table(tokenizer, unit: str) -> Path:

@@ -86,6 +86,13 @@ def test_a_sequence_to_sequence_model_keeps_it_in_units_and_a_cost_and_what_is_m
     assert [vowels(text) for text in tokenizer.batch_decode(out, skip_special_tokens=True)] == [3, 3]
     with pytest.raises(ValueError, match="length_bound needs length= and tokenizer="):
         model.generate(**prompt, **bound, length=8)
+    embeds = {"inputs_embeds": model.get_input_embeddings()(prompt["input_ids"])}
+    out = model.generate(**embeds, **bound, length=[8, 5], length_unit="byte", tokenizer=tokenizer)
+    assert UnitTable.from_tokenizer(tokenizer, "byte").count(out).tolist() == [8, 5]
+    model, tokenizer = build_plain("llama"), make_tokenizer()
+    embeds = {"inputs_embeds": model.get_input_embeddings()(torch.tensor([[5, 6]]))}
+    with pytest.raises(ValueError, match="needs the prompt's ids, got inputs_embeds; pass input_ids"):
+        model.generate(**embeds, **bound, length=8, tokenizer=tokenizer)
 
 
 @torch.no_grad()

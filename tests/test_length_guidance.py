@@ -91,6 +91,16 @@ def test_the_constraint_holds_under_guidance(optional):  # noqa: F811
     assert model.unit_table.count(ids[:, start:]).tolist() == [7, 13]
 
 
+def test_embeddings_of_a_source_are_guided_as_its_ids(optional):  # noqa: F811
+    model, _ = optional
+    if not model.config.is_encoder_decoder:
+        pytest.skip("a causal model needs the ids of its prompt")
+    sources, options = sources_of(model), {"length": [7, 13], "guidance_scale": 3.0, "length_constraint": "exact"}
+    embeds = model.get_input_embeddings()(sources["input_ids"]) * getattr(model.get_encoder(), "embed_scale", 1)
+    given = {"inputs_embeds": embeds, "attention_mask": sources["attention_mask"]}
+    assert torch.equal(model.generate(**given, **options), model.generate(**sources, **options))
+
+
 def test_guidance_needs_a_model_without_its_length(optional):  # noqa: F811
     model, _ = optional
     call = {**sources_of(model), "length": 10, "guidance_scale": 2.0}

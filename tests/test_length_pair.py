@@ -12,7 +12,7 @@ from test_causal import build, make_tokenizer
 import hf_lenctrl
 from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
 from hf_lenctrl.commands import generate
-from hf_lenctrl.length_pair import PairConstraintLogitsProcessor
+from hf_lenctrl.length_pair import PairConstraintLogitsProcessor, other_limit
 from hf_lenctrl.length_units import count_units
 
 
@@ -174,6 +174,13 @@ def test_generate_takes_a_length_in_two_units(character_tokenizer):
         model.generate(**ids, length=length)
     with pytest.raises(ValueError, match="length must be one for all or for each of the 2 examples"):
         model.generate(**ids, length={"character": 25, "word": [3]}, tokenizer=character_tokenizer)
+
+
+def test_the_table_of_the_second_unit_is_built_once(character_tokenizer):
+    table = UnitTable.from_tokenizer(character_tokenizer, "character")
+    found = [other_limit(("word", most), character_tokenizer, table, 1) for most in (3, 4)]
+    assert found[0][0] is found[1][0]
+    assert [most.tolist() for _, most in found] == [[3], [4]]
 
 
 def test_the_command_takes_a_second_limit(causal, tmp_path, capsys):

@@ -159,6 +159,7 @@ def test_every_family_runs(exported, family):
         ours, theirs = other.generate(**batch, **options), model.generate(**batch, **options)
         assert ours.tolist() == theirs.tolist()
         assert other.unit_table.count(ours).tolist() == [number] * len(TEXTS)
+        assert other.generate(**batch, **options, use_cache=False).tolist() == ours.tolist()
 
 
 @pytest.mark.slow

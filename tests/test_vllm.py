@@ -45,6 +45,7 @@ WRONG = {
     "length_unit needs a length, got {'length_unit': 'word'}": {"length_unit": "word"},
     "length must be an int of at least 1, got '75' (str)": {"length": "75"},
     "length_unit must be one of token, character, word, byte, width, ": {"length": 5, "length_unit": "char"},
+    "length_unit must be one of token, character, word, byte, width, grapheme, ": {"length": 5, "length_unit": 5},
     "length_constraint must be one of max, exact, min, got 'least'": {"length": 5, "length_constraint": "least"},
     "length='sms' counts the unit sms, got length_unit='byte'": {"length": "sms", "length_unit": "byte"},
     "length_tolerance=2 is a window around an exact length, got": {"length": 5, "length_tolerance": 2},

@@ -149,12 +149,14 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         length=None,
         progress=None,
         labels=None,
+        use_cache=None,
         **kwargs,
     ) -> Any:
         """
         Compute the logits `(batch_size, sequence_length, vocab_size)` of one step, or of all positions of `labels`,
-        and the updated cache. `length (batch_size,)` are the planned lengths. `progress (batch_size, sequence_length)`
-        are the units so far at each decoder position; by default they are counted from `decoder_input_ids`.
+        and the updated cache, unless `use_cache` is `False`. `length (batch_size,)` are the planned lengths.
+        `progress (batch_size, sequence_length)` are the units so far at each decoder position; by default they are
+        counted from `decoder_input_ids`.
         """
         if decoder_input_ids is None:
             start = torch.full_like(labels[:, :1], self.generation_config.decoder_start_token_id)
@@ -174,7 +176,7 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
             **past.tensors,
         )
         past.update(outputs)
-        return Seq2SeqLMOutput(logits=outputs["logits"], **{CACHE: past})
+        return Seq2SeqLMOutput(logits=outputs["logits"], **{CACHE: None if use_cache is False else past})
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         """

@@ -70,7 +70,7 @@ class Asked:
             length, unit = limit_of(given["length"], given.get("length_unit"))
             unit = unit or "token"
             check_length(length)
-            if ":" not in unit:  # a unit of the server's own
+            if not isinstance(unit, str) or ":" not in unit:  # a unit of the server's own has a colon
                 check_name("length_unit", unit, LENGTH_UNITS)
             check_name("length_constraint", constraint, LENGTH_CONSTRAINTS)
             tolerance = tuple(tolerance) if isinstance(tolerance, list) else tolerance

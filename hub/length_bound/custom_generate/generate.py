@@ -3,7 +3,7 @@
 from transformers import GenerationMixin
 
 from .bounded_generation import generate_within
-from .length_units import UnitTable
+from .length_units import known_table
 from .lengths import as_target
 
 
@@ -35,16 +35,21 @@ def generate(
         kwargs: For `model.generate`.
 
     Raises:
-        `ValueError`: without a length or a tokenizer, or for a length that the model's positions cannot hold.
+        `ValueError`: without a length or a tokenizer, for a causal model without ids, or for a length that the model's
+            positions cannot hold.
     """
     if length is None or tokenizer is None:
         raise ValueError("length_bound needs length= and tokenizer=, as generate(..., length=75, tokenizer=tokenizer)")
     kwargs = {name: value for name, value in kwargs.items() if value is not None}
     prompt = kwargs.get("input_ids") if inputs is None else inputs
+    if prompt is None and "inputs_embeds" in kwargs:
+        if not model.config.is_encoder_decoder:
+            raise ValueError("length_bound needs the prompt's ids, got inputs_embeds; pass input_ids")
+        prompt = kwargs["inputs_embeds"]
     device = model.device if prompt is None else prompt.device
     rows = 1 if prompt is None else len(prompt)
-    table = UnitTable.from_tokenizer(tokenizer, length_unit if cost is None else None, cost=cost)
-    table = table.padded(model.get_output_embeddings().weight.shape[0]).to(device)
+    unit, size = length_unit if cost is None else cost, model.get_output_embeddings().weight.shape[0]
+    table = known_table(tokenizer, unit, size, device)
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return generate_within(
         lambda **arguments: GenerationMixin.generate(model, **arguments),

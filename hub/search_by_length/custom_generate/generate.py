@@ -7,7 +7,7 @@ from transformers import GenerationMixin
 from transformers.utils import ModelOutput
 
 from .bounded_generation import eos_of, generate_within
-from .length_units import UnitTable
+from .length_units import known_table
 from .lengths import as_target
 from .search import SearchByLength
 
@@ -40,8 +40,8 @@ def generate(
 
     Returns:
         `ModelOutput` with a row for each length of each example, in order: `sequences` of shape
-        `(batch_size * lengths, positions)`, and their log-probabilities `sequences_scores`, `-inf` for a length that
-        no text has; the row is then empty.
+        `(batch_size * lengths, positions)`, and their log-probabilities `sequences_scores`, `-inf` for a length of
+        which the search found no text; the row is then empty.
 
     Raises:
         `ValueError`: without a list of lengths or a tokenizer, or for a length that the model's positions cannot hold.
@@ -52,8 +52,8 @@ def generate(
         call = "generate(**inputs, ..., length=[20, 40], tokenizer=tokenizer)"
         raise ValueError(f"search_by_length needs ids, a list of lengths and a tokenizer, as {call}; got {length=}")
     columns = 1 if model.config.is_encoder_decoder else prompt.shape[1]
-    table = UnitTable.from_tokenizer(tokenizer, length_unit if cost is None else None, cost=cost)
-    table = table.padded(model.get_output_embeddings().weight.shape[0]).to(prompt.device)
+    unit, size = length_unit if cost is None else cost, model.get_output_embeddings().weight.shape[0]
+    table = known_table(tokenizer, unit, size, prompt.device)
     ends = [tokenizer(text_target="a" + mark, add_special_tokens=False)["input_ids"][-1] for mark in marks]
     search = SearchByLength(table, beams, ends)
     found = generate_within(
