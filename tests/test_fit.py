@@ -207,6 +207,7 @@ def test_an_invalid_candidate_is_told_with_its_text(candidates):
         ({"texts": {"text": TEXT}}, TypeError, "inputs must be a text or a list of texts"),
         ({"texts": pandas.DataFrame({"text": [TEXT]})}, TypeError, "inputs must be a text or a list of texts"),
         ({"candidates": {"text": "Short."}}, TypeError, "must be a text, a list of texts or None"),
+        ({"lenght": 5}, TypeError, "fit has no option 'lenght', only candidates, attempts, unit"),
         ({"attempts": 0}, ValueError, "attempts must be an integer of at least 1"),
     ],
 )

@@ -51,6 +51,8 @@ own: hf_lenctrl.UnitTable = controlled.unit_table
 number: int = controlled.unit_table  # error
 process = hf_lenctrl.LengthConstraintLogitsProcessor(table, [40, 75], "exact", eos_token_id=0, max_length=90)
 hf_lenctrl.LengthConstraintLogitsProcessor(table, 75, eos=0)  # error
+fitted: list[hf_lenctrl.Fitted] = hf_lenctrl.fit(["a"], 9, unit="word")
+hf_lenctrl.fit("a", 9, constrain="max")  # error
 hf_lenctrl.LengthConstraintLogitsProcessor("character", 75, eos_token_id=0)  # error
 """
 

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from transformers import pipeline
 
 from ..length_units import as_unit, check_list, check_sources, count_texts
 from ..lengths import check_constraint, check_counts, check_length, check_tolerance, plural, window_of
+from .options import Tolerance
 from .presets import limit_of
 from .ranking import endings
 from .sentences import ends, sentence_ends
@@ -126,10 +127,23 @@ class _Request:
         return not any(self.fits(candidate) and not candidate.faults for candidate in self.considered)
 
 
+class FitOptions(TypedDict, total=False):
+    """Options of `fit`, for type checkers and editors."""
+
+    candidates: Candidates | None
+    attempts: int
+    unit: Any
+    constraint: str
+    tolerance: Tolerance
+    model: Any
+    instruction: str
+    num_beams: int
+
+
 @overload
-def fit(texts: str, length: Any, **options: Any) -> Fitted: ...
+def fit(texts: str, length: Any, **options: Unpack[FitOptions]) -> Fitted: ...
 @overload
-def fit(texts: Iterable[str], length: Any, **options: Any) -> list[Fitted]: ...
+def fit(texts: Iterable[str], length: Any, **options: Unpack[FitOptions]) -> list[Fitted]: ...
 def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 3, **options):
     """
     Fit texts to a length limit. The texts may come from a hosted model, a translator or a person.
@@ -221,7 +235,10 @@ class _Job:
         model=None,
         instruction: str = INSTRUCTION,
         num_beams: int = NUM_BEAMS,
+        **unknown,
     ):
+        if unknown:
+            raise TypeError(f"fit has no option {min(unknown)!r}, only {', '.join(FitOptions.__annotations__)}")
         self.single = isinstance(texts, str)
         check_list([] if self.single else texts)
         sources = [texts] if self.single else list(texts)
