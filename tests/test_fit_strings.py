@@ -106,6 +106,27 @@ def test_the_model_reads_text_alone_and_what_cannot_be_protected_is_refused(sour
         assert texts_of(placeholders.protect(source)[0]) == shown
 
 
+@pytest.mark.parametrize(
+    ("source", "output", "written"),
+    [
+        ("In %s wohnt %s.", "Mary lives in Tom.", None),  # a program would swap the two values
+        ("Für %s gibt es %d Züge.", "There are 50 trains for Tom.", None),
+        ("In {} wohnt {:>5}.", "Mary lives in Tom.", None),
+        (
+            "Von %s bis 1500 sind es %d Züge.",
+            "From Tom to 1500 there are 50 trains.",
+            "From %s to 1500 there are %d trains.",
+        ),
+        ("In %2$s wohnt %1$s.", "Mary lives in Tom.", "%1$s lives in %2$s."),
+        ("In {0} wohnt %s.", "Mary lives in Tom.", "%s lives in {0}."),
+        ("In %(a)s wohnt %(b)s.", "Mary lives in Tom.", "%(b)s lives in %(a)s."),
+    ],
+)
+def test_arguments_that_a_program_fills_in_turn_keep_their_order(source, output, written):
+    parts, mark = placeholders.protect(source)
+    assert placeholders.restore(parts, [output], mark, source) == written
+
+
 def test_an_accelerator_keeps_its_letter_or_takes_the_first():
     parts, mark = placeholders.protect("&Datei")
     assert placeholders.restore(parts, ["Add"], mark, "&Datei") == "A&dd"

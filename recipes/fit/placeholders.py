@@ -25,6 +25,8 @@ PLACEHOLDER = re.compile(
     r"|https?://[^\s<>]+|[^\s<>]+@[^\s<>]+\.\w+"  # addresses
 )
 COUNT = re.compile(r"%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?[hlzjt]*[diuf]|\{n\}|\{count\}|\{num\w*\}")
+# an argument without a name or a number, which takes the next value of the program
+IN_TURN = re.compile(r"%[-+#0\d.*]*[a-zA-Z@]|\{[:!}]")
 ACCELERATOR = re.compile(r"&(?=\w)|(?<!\w)_(?=\w)|(?<=\w)_(?=[A-Za-zÄÖÜäöü])")
 LINE = re.compile(r"((?:\r?\n|\t)+)")
 # signs that look like an argument in a syntax that `ARGUMENT` lacks
@@ -173,7 +175,8 @@ def restore(parts: list[Piece | str], outputs: list[str], mark: str, source: str
         source (`str`): The string that `protect` has split.
 
     Returns:
-        The string, or `None` if it does not have the same placeholders, signs and numbers as the source.
+        The string, or `None` if it does not have the same placeholders, signs and numbers as the source, or if
+        arguments such as `%s`, which a program fills in their order, have another order.
     """
     rest, written = list(outputs), []
     for part in parts:
@@ -181,8 +184,13 @@ def restore(parts: list[Piece | str], outputs: list[str], mark: str, source: str
             written.append(part)
             continue
         text, rest = " ".join(rest[: len(part.texts)]), rest[len(part.texts) :]
-        for name, placeholder in part.inside.items():
-            text, times = re.subn(rf"(?<![\w]){name}(?![\w.,]\d|\w|')", lambda _, p=placeholder: p, text)  # type: ignore[misc]
+        found = {rf"(?<![\w]){name}(?![\w.,]\d|\w|')": placeholder for name, placeholder in part.inside.items()}
+        in_turn = [pattern for pattern, placeholder in found.items() if IN_TURN.search(placeholder)]
+        places = [match.start() for pattern in in_turn if (match := re.search(pattern, text))]
+        if places != sorted(places):
+            return None
+        for pattern, placeholder in found.items():
+            text, times = re.subn(pattern, lambda _, p=placeholder: p, text)  # type: ignore[misc]
             if times != 1:
                 return None
         written.append(part.before + text + part.after)
