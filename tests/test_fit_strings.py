@@ -56,7 +56,7 @@ def test_examples_of_the_docstrings_hold(module):
     assert doctest.testmod(module).failed == 0
 
 
-HELD = ["%s", "%d", "%1$d", "%(name)s", "{name}", "{0}", "<b>%s</b>"]
+HELD = ["%s", "%d", "%@", "%1$d", "%(name)s", "{name}", "{0}", "<b>%s</b>"]
 
 
 @given(
@@ -91,6 +91,7 @@ def test_what_is_taken_apart_is_put_together_again(words, after, before, variant
         ("Noch %d Züge.", ["Noch 50 Züge."]),
         ("Das Passwort für <b>%1$s</b> ist falsch.", ["Das Passwort für Tom ist falsch."]),
         ('Noch <ph id="1">%d</ph> Züge.', ["Noch 50 Züge."]),
+        ("Fehler in %@ und „%1$@“.", ["Fehler in Tom und Maria."]),
         ("&Datei öffnen…", ["Datei öffnen…"]),
         ("100 % der Bilder", ["100 % der Bilder"]),
         ("Ja. Nein.\nUnd?", ["Ja.", "Nein.", "Und?"]),

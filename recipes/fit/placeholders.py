@@ -42,7 +42,7 @@ NAME = re.compile(
 SIGNS = re.compile(r"[^\w\s.,;:!?…'\"„“”‚‘’«»‹›–—¿¡-]+|_+")
 # these parts stay outside a piece: tags, punctuation, an argument before or after a colon
 BEFORE = rf"(?:{ARGUMENT})(?=[\W_]*:)|[^\w%{{<&$»«„“”\"'‚‘’›‹]"
-AFTER = rf":[^\w%{{<&$]*(?:{PLACEHOLDER.pattern})|[^\w%{{}}<>&$;.!?…:,»«„“”\"'‚‘’›‹]"
+AFTER = rf":[^\w%{{<&$]*(?:{PLACEHOLDER.pattern})|[^\w%@{{}}<>&$;.!?…:,»«„“”\"'‚‘’›‹]"
 QUOTES = "„“”»«\"'‚‘’›‹"
 # the quotes belong to the placeholder
 QUOTED = re.compile(rf"[{QUOTES}](?:{PLACEHOLDER.pattern})[{QUOTES}]|{PLACEHOLDER.pattern}")
@@ -141,7 +141,7 @@ def piece(line: str, variant: int) -> Piece | str:
     def stand_in(match: re.Match) -> str:
         held = match[0].strip(QUOTES)
         pool = numbers if COUNT.fullmatch(re.sub(r"<[^<>]+>", "", held)) else names
-        if not pool or re.match(r"<[^<>]+>$|&|%%|https?:|[^\s<>]+@", held):
+        if not pool or re.match(r"<[^<>]+>$|&|%%|https?:|[^\s<>%]+@", held):
             raise Unprotectable("a tag, an entity or too many placeholders inside a sentence")
         name = pool.pop(0)
         if re.search(rf"\b{name}\b", core):
