@@ -288,6 +288,38 @@ def test_a_missing_or_wrong_file_ends_a_recipe_with_one_line(recipe, name, conte
     assert content is not None or f"input_file must be a file that exists, got '{name}'" in end.value.code
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max_factor", "inf"], "max_factor must be a number above 0, got inf"),
+        (["--max_factor", "nan"], "max_factor must be a number above 0, got nan"),
+        (["--max_factor", "0"], "max_factor must be a number above 0, got 0"),
+        (["--limits_file", "list.json"], "limits_file must hold a JSON object, key to limit, got '\\["),
+        (["--output_file", "en.po"], "output_file must be a .json file as input_file is, got 'en.po'"),
+        (["--output_file", "en"], "output_file must be a .json file as input_file is, got 'en'"),
+        (["--report_dir", "list.json"], "File exists: 'list.json'"),
+    ],
+)
+def test_options_that_cannot_be_kept_are_refused_before_models_are_loaded(options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("de.json").write_text('{"a": "Ja"}', encoding="utf-8")
+    Path("list.json").write_text('[{"a": 3}]', encoding="utf-8")
+    files = ["--input_file", "de.json", "--output_file", "new/en.json", "--report_dir", "report"]
+    with pytest.raises((ValueError, OSError), match=message):
+        strings.main([*files, "--plain_model", "none", *options])
+
+
+def test_folders_of_the_output_are_made_before_models_are_loaded(tmp_path, monkeypatch):
+    def stop(*args, **options):
+        raise KeyError([Path(name).is_dir() for name in ("new", "report")])
+
+    monkeypatch.setattr(fitting, "Fitter", stop)
+    monkeypatch.chdir(tmp_path)
+    Path("de.json").write_text('{"a": "Ja"}', encoding="utf-8")
+    with pytest.raises(KeyError, match="True, True"):
+        strings.main(["--input_file", "de.json", "--output_file", "new/en.json", "--report_dir", "report"])
+
+
 @pytest.mark.slow
 def test_a_file_is_filled_within_its_limits(tmp_path, capsys):
     (tmp_path / "en.po").write_text(PO, encoding="utf-8")
