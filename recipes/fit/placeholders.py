@@ -72,9 +72,12 @@ def everything(text: str) -> Counter:
 
     >>> dict(everything("100 % of {name}"))
     {'{name}': 1, '%': 1, '{': 1, '}': 1, '100': 1}
+    >>> everything("1.000,5") == everything("1,000.5"), everything("1,5") == everything("15")
+    (True, False)
     """
     kept = [match[0] for match in PLACEHOLDER.finditer(text)] + re.findall(r"\r?\n|\t", text) + SIGNS.findall(text)
-    return Counter(kept + [re.sub(r"\D", "", number) for number in re.findall(r"\d+(?:[.,]\d+)*", text)])
+    numbers = re.findall(r"\d+(?:[.,]\d+)*", text)  # without thousands separators, and with a decimal point
+    return Counter(kept + [re.sub(r"[.,](?=\d{3}(?!\d))", "", number).replace(",", ".") for number in numbers])
 
 
 def mark_of(text: str) -> str:
