@@ -56,7 +56,7 @@ def test_examples_of_the_docstrings_hold(module):
     assert doctest.testmod(module).failed == 0
 
 
-HELD = ["%s", "%d", "%1$d", "%(name)s", "{name}", "{0}", "<b>%s</b>"]
+HELD = ["%s", "%d", "%@", "%1$d", "%(name)s", "{name}", "{0}", "<b>%s</b>"]
 
 
 @given(
@@ -91,6 +91,7 @@ def test_what_is_taken_apart_is_put_together_again(words, after, before, variant
         ("Noch %d Züge.", ["Noch 50 Züge."]),
         ("Das Passwort für <b>%1$s</b> ist falsch.", ["Das Passwort für Tom ist falsch."]),
         ('Noch <ph id="1">%d</ph> Züge.', ["Noch 50 Züge."]),
+        ("Fehler in %@ und „%1$@“.", ["Fehler in Tom und Maria."]),
         ("&Datei öffnen…", ["Datei öffnen…"]),
         ("100 % der Bilder", ["100 % der Bilder"]),
         ("Ja. Nein.\nUnd?", ["Ja.", "Nein.", "Und?"]),
@@ -104,6 +105,27 @@ def test_what_is_taken_apart_is_put_together_again(words, after, before, variant
 def test_the_model_reads_text_alone_and_what_cannot_be_protected_is_refused(source, shown):
     with pytest.raises(Unprotectable) if shown is None else contextlib.nullcontext():
         assert texts_of(placeholders.protect(source)[0]) == shown
+
+
+@pytest.mark.parametrize(
+    ("source", "output", "written"),
+    [
+        ("In %s wohnt %s.", "Mary lives in Tom.", None),  # a program would swap the two values
+        ("Für %s gibt es %d Züge.", "There are 50 trains for Tom.", None),
+        ("In {} wohnt {:>5}.", "Mary lives in Tom.", None),
+        (
+            "Von %s bis 1500 sind es %d Züge.",
+            "From Tom to 1500 there are 50 trains.",
+            "From %s to 1500 there are %d trains.",
+        ),
+        ("In %2$s wohnt %1$s.", "Mary lives in Tom.", "%1$s lives in %2$s."),
+        ("In {0} wohnt %s.", "Mary lives in Tom.", "%s lives in {0}."),
+        ("In %(a)s wohnt %(b)s.", "Mary lives in Tom.", "%(b)s lives in %(a)s."),
+    ],
+)
+def test_arguments_that_a_program_fills_in_turn_keep_their_order(source, output, written):
+    parts, mark = placeholders.protect(source)
+    assert placeholders.restore(parts, [output], mark, source) == written
 
 
 def test_an_accelerator_keeps_its_letter_or_takes_the_first():
@@ -264,6 +286,38 @@ def test_a_missing_or_wrong_file_ends_a_recipe_with_one_line(recipe, name, conte
         fitting.run(partial(recipe.main, words), "recipe.py")
     assert end.value.code.startswith("recipe.py: ") and "\n" not in end.value.code
     assert content is not None or f"input_file must be a file that exists, got '{name}'" in end.value.code
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max_factor", "inf"], "max_factor must be a number above 0, got inf"),
+        (["--max_factor", "nan"], "max_factor must be a number above 0, got nan"),
+        (["--max_factor", "0"], "max_factor must be a number above 0, got 0"),
+        (["--limits_file", "list.json"], "limits_file must hold a JSON object, key to limit, got '\\["),
+        (["--output_file", "en.po"], "output_file must be a .json file as input_file is, got 'en.po'"),
+        (["--output_file", "en"], "output_file must be a .json file as input_file is, got 'en'"),
+        (["--report_dir", "list.json"], "File exists: 'list.json'"),
+    ],
+)
+def test_options_that_cannot_be_kept_are_refused_before_models_are_loaded(options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("de.json").write_text('{"a": "Ja"}', encoding="utf-8")
+    Path("list.json").write_text('[{"a": 3}]', encoding="utf-8")
+    files = ["--input_file", "de.json", "--output_file", "new/en.json", "--report_dir", "report"]
+    with pytest.raises((ValueError, OSError), match=message):
+        strings.main([*files, "--plain_model", "none", *options])
+
+
+def test_folders_of_the_output_are_made_before_models_are_loaded(tmp_path, monkeypatch):
+    def stop(*args, **options):
+        raise KeyError([Path(name).is_dir() for name in ("new", "report")])
+
+    monkeypatch.setattr(fitting, "Fitter", stop)
+    monkeypatch.chdir(tmp_path)
+    Path("de.json").write_text('{"a": "Ja"}', encoding="utf-8")
+    with pytest.raises(KeyError, match="True, True"):
+        strings.main(["--input_file", "de.json", "--output_file", "new/en.json", "--report_dir", "report"])
 
 
 @pytest.mark.slow

@@ -624,7 +624,8 @@ def test_presets_are_those_of_the_language_of_the_output(name, language, speed, 
     [
         (["--language", "xx"], "--language must be one of ar, bg, .* got 'xx'"),
         (["--encoding", "utf-9"], "unknown encoding: utf-9"),
-        (["--speed", "nan"], "--speed must be above 0, got nan"),
+        (["--speed", "nan"], "--speed must be a number above 0, got nan"),
+        (["--speed", "inf"], "--speed must be a number above 0, got inf"),
     ],
 )
 def test_options_that_say_nothing_are_refused(options, message, capsys):
@@ -659,6 +660,17 @@ def test_a_shared_text_is_divided_within_both_budgets():
     assert subtitles.lay_out(passage, NETFLIX, [long]) is None
     whole = subtitles.lay_out(passage, NETFLIX, [long], loose=True)
     assert whole is not None and " ".join(" ".join(part) for part in whole) == long
+
+
+def test_long_sentences_and_many_lines_take_no_time():
+    words = "the train is late and nobody knows,"
+    assert cues.break_lines(f"{words} " * 9, 12, 24) is None  # an exhaustive search would take years
+    lines = cues.break_lines(f"{words} " * 9, 42, 9)
+    assert lines is not None and " ".join(lines) == " ".join([words] * 9)
+    passage = subtitles.Passage([cue(words, 2500 * i, 2500 * (i + 1)) for i in range(8)])
+    parts = subtitles.lay_out(passage, NETFLIX, [" ".join([words] * 8)])
+    assert parts == [[words]] * 8
+    assert subtitles.lay_out(passage, NETFLIX, [" ".join([words] * 10)]) is None
 
 
 @pytest.mark.slow

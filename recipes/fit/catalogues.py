@@ -60,6 +60,8 @@ def read_limits(path: str | None) -> dict[str, int]:
     text = Path(path).read_text(encoding="utf-8-sig")
     if Path(path).suffix.lower() == ".json":
         found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError(f"limits_file must hold a JSON object, key to limit, got {text[:40]!r}")
     else:
         header = text.partition("\n")[0]
         rows = csv.DictReader(StringIO(text), delimiter=max(",;\t", key=header.count))

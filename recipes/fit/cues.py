@@ -3,8 +3,9 @@
 import html
 import re
 import textwrap
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from fitting import MARKS, columns, control_fault
@@ -174,8 +175,8 @@ def lead_of(line: str) -> str:
 
 def break_lines(text: str, most_columns: int, most_lines: int) -> list[str] | None:
     """
-    Break a text into lines by exhaustive search: as few lines as possible, of similar widths, with breaks after
-    punctuation or before a conjunction or a preposition.
+    Break a text into lines: as few lines as possible, of similar widths, with breaks after punctuation or before a
+    conjunction or a preposition.
 
     Returns:
         `list[str]`, or `None` if the text does not fit.
@@ -186,15 +187,27 @@ def break_lines(text: str, most_columns: int, most_lines: int) -> list[str] | No
     words = text.split()
     for count in range(1, most_lines + 1):
         found = []
-        for breaks in combinations(range(1, len(words)), count - 1):
+        for breaks in breaks_of(words, most_columns, count):
             lines = [" ".join(words[a:b]) for a, b in pairwise((0, *breaks, len(words)))]
             widths = [columns(line) for line in lines]
-            if max(widths) <= most_columns:
-                cost = max(widths) - min(widths) + sum(break_cost(words, i) for i in breaks)
-                found.append((cost, lines))
+            found.append((max(widths) - min(widths) + sum(break_cost(words, i) for i in breaks), lines))
         if found:
             return min(found)[1]
     return None
+
+
+def breaks_of(words: list[str], most_columns: int, count: int, start: int = 0) -> Iterator[tuple[int, ...]]:
+    """Yield each way to break the words from `start` into `count` lines of at most `most_columns`."""
+    if columns(" ".join(words[start:])) > most_columns * count + count - 1:
+        return
+    if count == 1:
+        yield ()
+        return
+    for end in range(start + 1, len(words) - count + 2):
+        if columns(" ".join(words[start:end])) > most_columns:
+            return
+        for rest in breaks_of(words, most_columns, count - 1, end):
+            yield end, *rest
 
 
 def break_cost(words: list[str], i: int) -> int:

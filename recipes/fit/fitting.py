@@ -330,7 +330,10 @@ def fitter(args: argparse.Namespace) -> Fitter:
 
 
 def check_report(folder: str) -> None:
-    """Raise `ValueError` if the folder holds another report than those of `write_report`, which replaces its own."""
+    """
+    Make the folder of the report. Raise `ValueError` if it holds another report than those of `write_report`, which
+    replaces its own.
+    """
     found = [path for name in ("report.json", "report.md", "report.png") if (path := Path(folder, name)).exists()]
     try:
         ours = isinstance(json.loads(found[0].read_text(encoding="utf-8"))["rows"], list) if found else True
@@ -338,6 +341,7 @@ def check_report(folder: str) -> None:
         ours = False
     if not ours:
         raise ValueError(f"{found[0]} is no report of this recipe; name another report_dir")
+    Path(folder).mkdir(parents=True, exist_ok=True)  # now: an error later would lose the report
 
 
 def write_report(folder: str, lines: list[str], report: dict) -> None:

@@ -25,6 +25,8 @@ PLACEHOLDER = re.compile(
     r"|https?://[^\s<>]+|[^\s<>]+@[^\s<>]+\.\w+"  # addresses
 )
 COUNT = re.compile(r"%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?[hlzjt]*[diuf]|\{n\}|\{count\}|\{num\w*\}")
+# an argument without a name or a number, which takes the next value of the program
+IN_TURN = re.compile(r"%[-+#0\d.*]*[a-zA-Z@]|\{[:!}]")
 ACCELERATOR = re.compile(r"&(?=\w)|(?<!\w)_(?=\w)|(?<=\w)_(?=[A-Za-zÄÖÜäöü])")
 LINE = re.compile(r"((?:\r?\n|\t)+)")
 # signs that look like an argument in a syntax that `ARGUMENT` lacks
@@ -40,7 +42,7 @@ NAME = re.compile(
 SIGNS = re.compile(r"[^\w\s.,;:!?…'\"„“”‚‘’«»‹›–—¿¡-]+|_+")
 # these parts stay outside a piece: tags, punctuation, an argument before or after a colon
 BEFORE = rf"(?:{ARGUMENT})(?=[\W_]*:)|[^\w%{{<&$»«„“”\"'‚‘’›‹]"
-AFTER = rf":[^\w%{{<&$]*(?:{PLACEHOLDER.pattern})|[^\w%{{}}<>&$;.!?…:,»«„“”\"'‚‘’›‹]"
+AFTER = rf":[^\w%{{<&$]*(?:{PLACEHOLDER.pattern})|[^\w%@{{}}<>&$;.!?…:,»«„“”\"'‚‘’›‹]"
 QUOTES = "„“”»«\"'‚‘’›‹"
 # the quotes belong to the placeholder
 QUOTED = re.compile(rf"[{QUOTES}](?:{PLACEHOLDER.pattern})[{QUOTES}]|{PLACEHOLDER.pattern}")
@@ -70,9 +72,12 @@ def everything(text: str) -> Counter:
 
     >>> dict(everything("100 % of {name}"))
     {'{name}': 1, '%': 1, '{': 1, '}': 1, '100': 1}
+    >>> everything("1.000,5") == everything("1,000.5"), everything("1,5") == everything("15")
+    (True, False)
     """
     kept = [match[0] for match in PLACEHOLDER.finditer(text)] + re.findall(r"\r?\n|\t", text) + SIGNS.findall(text)
-    return Counter(kept + [re.sub(r"\D", "", number) for number in re.findall(r"\d+(?:[.,]\d+)*", text)])
+    numbers = re.findall(r"\d+(?:[.,]\d+)*", text)  # without thousands separators, and with a decimal point
+    return Counter(kept + [re.sub(r"[.,](?=\d{3}(?!\d))", "", number).replace(",", ".") for number in numbers])
 
 
 def mark_of(text: str) -> str:
@@ -139,7 +144,7 @@ def piece(line: str, variant: int) -> Piece | str:
     def stand_in(match: re.Match) -> str:
         held = match[0].strip(QUOTES)
         pool = numbers if COUNT.fullmatch(re.sub(r"<[^<>]+>", "", held)) else names
-        if not pool or re.match(r"<[^<>]+>$|&|%%|https?:|[^\s<>]+@", held):
+        if not pool or re.match(r"<[^<>]+>$|&|%%|https?:|[^\s<>%]+@", held):
             raise Unprotectable("a tag, an entity or too many placeholders inside a sentence")
         name = pool.pop(0)
         if re.search(rf"\b{name}\b", core):
@@ -173,7 +178,8 @@ def restore(parts: list[Piece | str], outputs: list[str], mark: str, source: str
         source (`str`): The string that `protect` has split.
 
     Returns:
-        The string, or `None` if it does not have the same placeholders, signs and numbers as the source.
+        The string, or `None` if it does not have the same placeholders, signs and numbers as the source, or if
+        arguments such as `%s`, which a program fills in their order, have another order.
     """
     rest, written = list(outputs), []
     for part in parts:
@@ -181,8 +187,13 @@ def restore(parts: list[Piece | str], outputs: list[str], mark: str, source: str
             written.append(part)
             continue
         text, rest = " ".join(rest[: len(part.texts)]), rest[len(part.texts) :]
-        for name, placeholder in part.inside.items():
-            text, times = re.subn(rf"(?<![\w]){name}(?![\w.,]\d|\w|')", lambda _, p=placeholder: p, text)  # type: ignore[misc]
+        found = {rf"(?<![\w]){name}(?![\w.,]\d|\w|')": placeholder for name, placeholder in part.inside.items()}
+        in_turn = [pattern for pattern, placeholder in found.items() if IN_TURN.search(placeholder)]
+        places = [match.start() for pattern in in_turn if (match := re.search(pattern, text))]
+        if places != sorted(places):
+            return None
+        for pattern, placeholder in found.items():
+            text, times = re.subn(pattern, lambda _, p=placeholder: p, text)  # type: ignore[misc]
             if times != 1:
                 return None
         written.append(part.before + text + part.after)

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from catalogues import read, read_limits
+from catalogues import KINDS, read, read_limits
 from entries import Catalogue, Entry
 from fitting import Fitted, Request, add_options, cell, check_files, columns, fitter, run, write_report
 from placeholders import NAMES, Piece, Unprotectable, mark_of, protect, restore
@@ -277,7 +277,10 @@ def main(argv=None) -> None:
     check_files(args, "input_file", "source_file", "existing_file", "limits_file")
     check_loss(args.output_file, args.input_file, args.source_file, args.limits_file)
     size("", args.limit_unit)  # this raises an error for an unknown unit
+    if args.max_factor is not None and not 0 < args.max_factor < float("inf"):
+        raise ValueError(f"max_factor must be a number above 0, got {args.max_factor}")
     entries, most, build = open_files(args)
+    Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)  # now: an error later would lose the translations
     limited = [(row, limits_of(row, most, args.limit_unit, args.max_factor)) for row in entries]
     rows = translate(to_do(limited, args.replace_too_long), fitter(args), args.min_score)
     catalogue = fill(rows, build)
@@ -316,8 +319,13 @@ def open_files(args: argparse.Namespace) -> tuple[list[Entry], dict[str, int], C
 
 
 def check_output(args: argparse.Namespace, entries: list[Entry], options: dict[str, Any]) -> None:
-    """Raise `ValueError` if output_file exists, and cannot be read or has finished translations that would be lost."""
-    path = Path(args.output_file)
+    """
+    Raise `ValueError` if output_file has another format than input_file, or exists and cannot be read, or has finished
+    translations that would be lost.
+    """
+    path, kind = Path(args.output_file), Path(args.input_file).suffix
+    if KINDS.get(path.suffix.lower()) is not KINDS[kind.lower()]:
+        raise ValueError(f"output_file must be a {kind} file as input_file is, got {args.output_file!r}")
     if not path.exists() or (args.existing_file and path.resolve() == Path(args.existing_file).resolve()):
         return
     try:

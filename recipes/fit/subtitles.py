@@ -11,8 +11,7 @@ import argparse
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import combinations, pairwise
+from functools import cache, partial
 from pathlib import Path
 
 from cue_files import difference, left_out, read, replace
@@ -138,19 +137,28 @@ def lay_out(passage: Passage, limits: Limits, outputs: list[str], loose: bool = 
 def divide(cues: Sequence[Cue], limits: Limits, text: str, loose: bool) -> list[list[str]] | None:
     """Divide a text over several cues, with similar shares as in the source, and at good places to break."""
     words, spoken = text.split(), [len(cue.turns[0].text) for cue in cues]
-    best: tuple[float, list[list[str]]] | None = None
-    for breaks in combinations(range(1, len(words)), len(cues) - 1):
-        parts = [" ".join(words[a:b]) for a, b in pairwise((0, *breaks, len(words)))]
-        shares = [columns(part) / columns(text) - n / sum(spoken) for part, n in zip(parts, spoken, strict=True)]
-        cost = sum(abs(share) * columns(text) for share in shares) + sum(break_cost(words, i) for i in breaks)
-        if best is not None and best[0] <= cost:
-            continue
-        lines = [break_lines(part, limits.columns, limits.lines) for part in parts]
-        if loose:
-            lines = [own or whole(part, limits.columns) for own, part in zip(lines, parts, strict=True)]
-        kept = [own for cue, own in zip(cues, lines, strict=True) if own and (loose or not limits.faults(cue, own))]
-        if len(kept) == len(cues):
-            best = cost, kept
+
+    @cache
+    def best_from(k: int, start: int) -> tuple[float, list[list[str]]] | None:
+        """Return the lowest cost of the words from `start` in the cues from number `k`, and the lines of each cue."""
+        best: tuple[float, list[list[str]]] | None = None
+        after = len(cues) - k - 1
+        for end in range(start + 1, len(words) - after + 1) if after else [len(words)]:
+            part = " ".join(words[start:end])
+            if not loose and columns(part) > limits.budget(cues[k]):
+                break
+            rest = best_from(k + 1, end) if after else (0.0, [])
+            share = columns(part) / columns(text) - spoken[k] / sum(spoken)
+            cost = abs(share) * columns(text) + (break_cost(words, end) if after else 0) + (rest[0] if rest else 0)
+            if rest is None or (best is not None and best[0] <= cost):
+                continue
+            lines = break_lines(part, limits.columns, limits.lines)
+            lines = lines or (whole(part, limits.columns) if loose else None)
+            if lines and (loose or not limits.faults(cues[k], lines)):
+                best = cost, [lines, *rest[1]]
+        return best
+
+    best = best_from(0, 0)
     if best is None and loose:  # there are fewer words than cues, so the first cue gets all of them
         return [whole(text, limits.columns), *([] for _ in cues[1:])]
     return None if best is None else best[1]
@@ -309,8 +317,8 @@ def options(argv=None) -> argparse.Namespace:
     for name, value in zip(("speed", "columns", "lines"), defaults, strict=True):
         given = getattr(args, name)
         setattr(args, name, value if given is None else given)
-        if not getattr(args, name) > 0:
-            parser.error(f"--{name} must be above 0, got {given}")
+        if not 0 < getattr(args, name) < float("inf"):
+            parser.error(f"--{name} must be a number above 0, got {given}")
     return args
 
 
