@@ -34,6 +34,12 @@ def test_an_input_is_not_overwritten(tmp_path):
     assert (tmp_path / "rows.jsonl").read_text() == "mine"
 
 
+def test_the_number_of_paths_is_checked(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        rows_of(tmp_path, "duc", "docs")
+    assert "duc takes 2 path(s), see the examples above, got 1" in capsys.readouterr().err
+
+
 def test_gigaword_has_a_text_and_a_headline_a_line(tmp_path, capsys):
     (tmp_path / "train.article.txt").write_text("Shares closed down 0.3 percent .\nSri Lanka closed schools .\n \n")
     (tmp_path / "train.title.txt").write_text("shares close lower\nsri lanka closes schools\nnothing\n")

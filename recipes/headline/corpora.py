@@ -178,6 +178,8 @@ READERS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
     "stories": read_stories,
 }
 
+FILES = {"duc": 2, "jnc": 1, "jamul": 1}  # number of paths
+
 
 def as_namas(rows: Iterable[Row]) -> Iterator[Row]:
     """Yield rows in lower case, with `#` for each digit, as in Rush et al. 2015; references do not change."""
@@ -197,6 +199,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.output_file.resolve() in [path.resolve() for path in args.files]:
         parser.error(f"{args.output_file} would replace an input; name another --output_file")
+    if len(args.files) != FILES.get(args.kind, len(args.files)):
+        parser.error(f"{args.kind} takes {FILES[args.kind]} path(s), see the examples above, got {len(args.files)}")
     rows, count, empty = READERS[args.kind](args), 0, 0
     unfinished = args.output_file.with_name(f"{args.output_file.name}.part")
     with unfinished.open("w", encoding="utf-8") as file:
