@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, overload
 
-from transformers import pipeline
+from transformers import Pipeline, pipeline
 
-from ..length_units import as_unit, check_list, check_sources, count_texts
+from ..length_units import Unit, as_unit, check_list, check_sources, count_texts
 from ..lengths import check_constraint, check_counts, check_length, check_tolerance, plural, window_of
 from .options import Tolerance
 from .presets import limit_of
@@ -132,10 +132,10 @@ class FitOptions(TypedDict, total=False):
 
     candidates: Candidates | None
     attempts: int
-    unit: Any
+    unit: str | Unit | Callable[[str], int] | None
     constraint: str
     tolerance: Tolerance
-    model: Any
+    model: str | Path | Pipeline | None
     instruction: str
     num_beams: int
 
