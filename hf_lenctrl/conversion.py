@@ -301,6 +301,7 @@ def add_length_control(
     config = head.config_class(**fields, **control)
     config._attn_implementation = plain.config._attn_implementation
     model = head(config).to(plain.dtype)
+    _take_dtypes(model, plain)
     missing, unexpected = model.load_state_dict(plain.state_dict(), strict=False)
     model.tie_weights()
     model.to(plain.device)
@@ -347,10 +348,22 @@ def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
         stock = AutoConfig.for_model(config.model_type.removeprefix("lenctrl_"), **fields)
         plain = AutoModelForSeq2SeqLM.from_config(stock, attn_implementation=config._attn_implementation)
         plain.to(device=model.device, dtype=model.dtype)
+        _take_dtypes(plain, model)
         weights = model.state_dict()
         plain.load_state_dict({name: weights[name] for name in plain.state_dict()})
     plain.generation_config = copy.deepcopy(model.generation_config)
     return plain.eval()
+
+
+def _take_dtypes(model: Any, given: Any) -> None:
+    """
+    Convert each parameter of `model` to the dtype of the parameter of `given` with the same name. A T5 model in
+    float16 has some parameters in float32.
+    """
+    theirs = dict(given.named_parameters())
+    for name, parameter in model.named_parameters():
+        if name in theirs:
+            parameter.data = parameter.data.to(theirs[name].dtype)
 
 
 def _wrapper_of(plain: Any) -> type[LengthControlWrapper] | None:

@@ -127,6 +127,18 @@ def test_the_plain_model_comes_out_as_it_went_in(plain, tmp_path):
 
 
 @torch.no_grad()
+def test_weights_that_stay_in_float32_beside_float16_keep_their_bits(tmp_path):
+    save_in(tmp_path, stock_model("t5"), tokenizer_of("t5"))
+    plain = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.float16)
+    dtypes = {name: parameter.dtype for name, parameter in plain.named_parameters()}
+    assert {*dtypes.values()} == {torch.float16, torch.float32}  # T5 keeps its output layers
+    model = optional(plain, tokenizer_of("t5"))
+    for found in (model, remove_length_control(model)):
+        assert {name: p.dtype for name, p in found.named_parameters() if name in dtypes} == dtypes
+        assert torch.equal(found(**INPUTS).logits, plain(**INPUTS).logits)
+
+
+@torch.no_grad()
 def test_the_model_in_a_wrapper_comes_out_as_a_copy():
     plain, ids = build_plain("llama").bfloat16(), torch.tensor([[5, 6, 7]])
     model, expected = optional(plain, make_tokenizer()), plain(ids).logits
