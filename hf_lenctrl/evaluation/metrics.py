@@ -1,5 +1,6 @@
 """Metrics of lengths and of text quality, as plain functions, and `compute_metrics` for a Trainer."""
 
+import bisect
 import logging
 import re
 from collections import Counter, defaultdict
@@ -391,7 +392,8 @@ def lead(source: str, length: int, unit: str, tokenizer=None) -> str:
     if unit == "byte":
         return source.encode("utf-8")[:length].decode("utf-8", errors="ignore")
     if unit != "token":
-        return next(cut for n in range(len(source), -1, -1) if count_units(cut := source[:n], unit) <= length)
+        ends = range(len(source) + 1)  # a search, because a count of each beginning of an article takes seconds
+        return source[: bisect.bisect_right(ends, length, key=lambda end: count_units(source[:end], unit)) - 1]
     # count the tokens as in outputs
     ids = tokenizer(text_target=source, add_special_tokens=False)["input_ids"]
     return tokenizer.decode(ids[:length], skip_special_tokens=True)
