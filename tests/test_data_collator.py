@@ -52,6 +52,8 @@ def test_a_model_without_length_encoding_gets_no_length(family, byte_level_token
     batch = DataCollatorForLengthControl(byte_level_tokenizer, model=model, length=length)(FEATURES)
     assert set(batch) == {"input_ids", "attention_mask", "labels", "decoder_input_ids"}
     model(**batch)
+    rows = [{**row, "length": 3} for row in FEATURES]  # a column of the rows
+    assert set(DataCollatorForLengthControl(byte_level_tokenizer, model=model, length=length)(rows)) == set(batch)
 
 
 @pytest.mark.parametrize("length", [None, 40])

@@ -159,8 +159,8 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             column = [row.get("length") for row in features]
             for length in column:
                 check_length(length)
-        if self.controlled and "length" in features[0]:
-            if column is None and not self._warned:
+        if "length" in features[0]:
+            if self.controlled and column is None and not self._warned:
                 logger.warning("the column `length` of the rows is not used: lengths are counted from the labels")
                 self._warned = True
             features = [{name: value for name, value in row.items() if name != "length"} for row in features]
