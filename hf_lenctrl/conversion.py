@@ -262,7 +262,8 @@ def add_length_control(
 
     Raises:
         `ValueError`: if the architecture cannot read a length, if the model has length control already, if the
-            encoding cannot be added, if there is no tokenizer, or if fields of the configuration are invalid.
+            encoding cannot be added, if there is no tokenizer, if the tokenizer lacks the length tokens, or if fields
+            of the configuration are invalid.
         `TypeError`: if an option is unknown.
     """
     if isinstance(model_or_path, PreTrainedModel):
@@ -285,6 +286,8 @@ def add_length_control(
         "length_projection": length_encoding != "none" and not shared,
         "length_tokens": None if length_tokens is None else length_tokens.to_dict(),
     }
+    if length_tokens is not None:
+        length_tokens.check_in(tokenizer)
     if unknown := sorted(options.keys() - (LengthControlRules.__annotations__.keys() - control.keys())):
         raise TypeError(f"add_length_control has no option {', '.join(unknown)}")
     control |= options

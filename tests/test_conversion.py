@@ -12,6 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
 
 import hf_lenctrl
 from hf_lenctrl import add_length_control, remove_length_control
+from hf_lenctrl.length_tokens import LengthTokens
 
 
 INPUTS = {
@@ -171,6 +172,7 @@ def test_what_cannot_be_converted_is_told(tmp_path):
     ("options", "message"),
     [
         ({"length_encoding": "none"}, "length_encoding='none' cannot be added; choose one of"),
+        ({"length_tokens": LengthTokens("bins", (4,))}, "the tokenizer lacks the length tokens <len_0>, <len_1>;"),
         ({"tokenizer": None}, "needs the tokenizer of the BartForConditionalGeneration"),
         ({"tokenizer": "m2m_100"}, "the tokenizer's target vocabulary has .* entries, the decoder's embedding"),
     ],
