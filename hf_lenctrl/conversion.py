@@ -264,13 +264,14 @@ def add_length_control(
         `ValueError`: if the architecture cannot read a length, if the model has length control already, if the
             encoding cannot be added, if there is no tokenizer, if the tokenizer lacks the length tokens, or if fields
             of the configuration are invalid.
-        `TypeError`: if an option is unknown.
+        `TypeError`: if an option is unknown, or if the model is no `PreTrainedModel`, folder or Hub name.
     """
     if isinstance(model_or_path, PreTrainedModel):
         plain: Any = model_or_path
         if tokenizer is None:
             raise ValueError(f"add_length_control needs the tokenizer of the {type(plain).__name__}; pass tokenizer=")
     else:
+        _check_path(model_or_path)
         plain = auto_class(model_or_path).from_pretrained(model_or_path)
         tokenizer = tokenizer or tokenizer_of(model_or_path)
     addable = (*LENGTH_ENCODINGS, "learned")
@@ -338,6 +339,8 @@ def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
         `ValueError`: if the model always needs a length, or uses fairseq's sinusoids.
     """
     loaded = isinstance(model_or_path, PreTrainedModel)
+    if not loaded:
+        _check_path(model_or_path)
     model = cast(Any, model_or_path) if loaded else auto_class(model_or_path).from_pretrained(model_or_path)
     config = model.config
     if not getattr(config, "length_optional", False) or config.sinusoids != "paper":
@@ -356,6 +359,14 @@ def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
         plain.load_state_dict({name: weights[name] for name in plain.state_dict()})
     plain.generation_config = copy.deepcopy(model.generation_config)
     return plain.eval()
+
+
+def _check_path(name: Any) -> None:
+    """Raise `TypeError` unless `name`, which is no `PreTrainedModel`, is a folder or a Hub name."""
+    if not isinstance(name, str | Path):
+        rule = "the model must be a PreTrainedModel, a folder or a Hub name"
+        hint = "; pass model.merge_and_unload()" if hasattr(name, "merge_and_unload") else ""
+        raise TypeError(f"{rule}, got {type(name).__name__}{hint}")
 
 
 def _take_dtypes(model: Any, given: Any) -> None:

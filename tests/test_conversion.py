@@ -2,6 +2,7 @@
 
 import copy
 
+import peft
 import pytest
 import torch
 from conftest import MARIAN, SHAPE, save_in
@@ -166,6 +167,11 @@ def test_what_cannot_be_converted_is_told(tmp_path):
             add_length_control(source, tokenizer=tokenizer_of("bart"))
     with pytest.raises(ValueError, match="BartModel does not generate; pass a plain language model"):
         add_length_control(stock_model("bart").model, tokenizer=tokenizer_of("bart"))
+    for call in (add_length_control, remove_length_control):
+        with pytest.raises(TypeError, match="must be a PreTrainedModel, a folder or a Hub name, got Linear$"):
+            call(torch.nn.Linear(1, 1))
+        with pytest.raises(TypeError, match=r"got PeftModel; pass model.merge_and_unload\(\)$"):
+            call(peft.PeftModel(stock_model("bart"), peft.LoraConfig(target_modules=["q_proj"])))
 
 
 @pytest.mark.parametrize(
