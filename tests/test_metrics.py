@@ -13,7 +13,12 @@ from transformers import AutoTokenizer, EvalPrediction
 from hf_lenctrl import length_metrics, remove_length_control
 from hf_lenctrl.commands.arguments import ModelArguments, RunArguments
 from hf_lenctrl.commands.quality import base_figures, warn_of_baselines
-from hf_lenctrl.evaluation.metrics import build_compute_metrics, rouge_metrics, rouge_settings, translation_metrics
+from hf_lenctrl.evaluation.metrics import (
+    build_compute_metrics,
+    rouge_metrics,
+    rouge_settings,
+    translation_metrics,
+)
 
 
 def test_length_metrics_are_means_over_the_outputs():
@@ -23,6 +28,8 @@ def test_length_metrics_are_means_over_the_outputs():
     assert all(type(value) is float for value in actual.values())
     # every output is two too long: eq. 8 gives 4, the variance about the mean would be 0
     assert length_metrics(np.array([12, 12]), np.array([10, 10])) == {"variance": 4.0, "mae": 2, "exact": 0, "over": 1}
+    with pytest.raises(ValueError, match=r"lengths must be whole numbers, got 20\.7; round them"):
+        length_metrics([20, 20.7], [20, 20])
 
 
 @pytest.mark.parametrize("measure", [length_metrics, rouge_metrics, translation_metrics])

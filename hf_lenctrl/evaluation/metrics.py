@@ -30,7 +30,8 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int], *, toleran
             `over` the share of longer outputs. If there is a tolerance, `within` is the share inside the window.
 
     Raises:
-        `ValueError`: if there are no outputs, if the numbers of lengths differ, or if the tolerance is invalid.
+        `ValueError`: if there are no outputs, if the numbers of lengths differ, if a length is no whole number, or if
+            the tolerance is invalid.
 
     Example:
 
@@ -44,6 +45,8 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int], *, toleran
     ```
     """
     _check_pairs(produced, requested, "produced and requested must have one length for each output")
+    if (wrong := next((n for n in (*produced, *requested) if int(n) != n), None)) is not None:
+        raise ValueError(f"lengths must be whole numbers, got {wrong!r}; round them")
     differences = [int(p) - int(r) for p, r in zip(produced, requested, strict=True)]
     n = len(differences)
     figures = {
