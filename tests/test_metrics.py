@@ -1,6 +1,8 @@
 """Tests of the metrics: every expected figure was worked out by hand; the base model as a baseline."""
 
 import logging
+import re
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +16,7 @@ from hf_lenctrl import length_metrics, remove_length_control
 from hf_lenctrl.commands.arguments import ModelArguments, RunArguments
 from hf_lenctrl.commands.quality import base_figures, warn_of_baselines
 from hf_lenctrl.evaluation.metrics import (
+    bleu_metric,
     build_compute_metrics,
     rouge_metrics,
     rouge_settings,
@@ -30,6 +33,14 @@ def test_length_metrics_are_means_over_the_outputs():
     assert length_metrics(np.array([12, 12]), np.array([10, 10])) == {"variance": 4.0, "mae": 2, "exact": 0, "over": 1}
     with pytest.raises(ValueError, match=r"lengths must be whole numbers, got 20\.7; round them"):
         length_metrics([20, 20.7], [20, 20])
+
+
+@pytest.mark.parametrize("language", ["ja", "ko"])
+def test_the_message_names_the_package_of_the_language(language, monkeypatch):
+    monkeypatch.setitem(sys.modules, f"sacrebleu.tokenizers.tokenizer_{language}_mecab", None)
+    package = {"ja": "hf_lenctrl[ja]", "ko": "sacrebleu[ko]"}[language]
+    with pytest.raises(ImportError, match=re.escape(f'{language}-mecab\' needs MeCab: pip install "{package}"')):
+        bleu_metric(f"{language}-mecab")
 
 
 @pytest.mark.parametrize("measure", [length_metrics, rouge_metrics, translation_metrics])

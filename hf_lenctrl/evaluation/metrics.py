@@ -318,7 +318,8 @@ def bleu_metric(tokenizer: str) -> Any:
     try:
         return BLEU(tokenize=tokenizer)
     except (ImportError, RuntimeError) as error:
-        raise ImportError(f'bleu_tokenizer={tokenizer!r} needs MeCab: pip install "hf_lenctrl[ja]"') from error
+        package = "hf_lenctrl[ja]" if tokenizer == "ja-mecab" else f"sacrebleu[{tokenizer.partition('-')[0]}]"
+        raise ImportError(f'bleu_tokenizer={tokenizer!r} needs MeCab: pip install "{package}"') from error
 
 
 # The functions below measure how texts read, without a reference.
