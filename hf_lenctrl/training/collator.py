@@ -190,7 +190,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         if draws is None:
             return batch
         noise = (draws[:, 0] * (2 * self.length_noise + 1)).long() - self.length_noise  # (B,)
-        batch["length"] = (length + noise).clamp(min=1)
+        batch["length"] = (batch["length"] + noise).clamp(min=1)
         return self._overshoot(batch, length, draws[:, 1], draws[:, 2], keeps)
 
     def _overshoot(self, batch, length, sort, where, keeps):
