@@ -217,6 +217,13 @@ def test_an_empty_output_has_length_zero(character_tokenizer, unit):
     assert [actual[name] for name in ("mae", "exact", "over", "rouge1_recall")] == [4.0, 0.0, 0.0, 0.0]
 
 
+def test_predictions_that_are_no_generated_ids_are_refused(character_tokenizer):
+    logits, labels = np.zeros((2, 3, 4)), np.zeros((2, 3), dtype=int)
+    for predictions in (logits, (logits, labels)):
+        with pytest.raises(ValueError, match="need generated ids; set predict_with_generate=True"):
+            build_compute_metrics(character_tokenizer, "character")(EvalPrediction(predictions, labels))
+
+
 SOURCES = ["Das ist gut.", "Ich möchte in den Park gehen.", "Je ne peux pas vivre sans musique."]
 REFERENCES = ["That's good.", "I would like to go to the park.", "I can't live without music."]
 

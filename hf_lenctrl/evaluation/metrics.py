@@ -192,7 +192,8 @@ def build_compute_metrics(
     """
     Build the function `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`. It takes an
     `EvalPrediction`, and returns a dictionary with the `length_metrics`, `distinct` (see `distinct_share`), ROUGE (or
-    BLEU and chrF), and `settings`, a text that describes the metrics.
+    BLEU and chrF), and `settings`, a text that describes the metrics. It raises `ValueError` if the predictions are
+    not generated ids.
 
     The function warns if nearly all outputs are the same text although the sources differ. To compare the sources, set
     `include_for_metrics=["inputs"]` in the training arguments. Otherwise the function compares the references.
@@ -223,6 +224,8 @@ def build_compute_metrics(
         return [tuple(int(token) for token in row if int(token) not in padding) for row in rows]
 
     def compute_metrics(evaluation) -> dict:
+        if isinstance(evaluation.predictions, tuple) or getattr(evaluation.predictions, "ndim", 2) != 2:  # logits
+            raise ValueError("the metrics need generated ids; set predict_with_generate=True")
         predictions, produced = measure(evaluation.predictions)
         references, reference_lengths = measure(evaluation.label_ids)
         requested = reference_lengths if length is None else length
