@@ -253,8 +253,8 @@ def add_length_control(
         length_tokens (`LengthTokens`, *optional*): Tokens before the source that state the length. The model's
             embedding must have rows for these tokens. If there are length tokens or `encoder_length_embedding`,
             `length_encoding="none"` is allowed.
-        options: Other fields of the new model's configuration (see `LengthControlRules`). For example, `length` and
-            `length_constraint` are the defaults of `generate`.
+        options: Other fields of the new model's configuration (see `LengthControlRules`), except `sinusoids`. For
+            example, `length` and `length_constraint` are the defaults of `generate`.
 
     Returns:
         The length-controlled model, in eval mode. Its attribute `conversion_report` is a `ConversionReport`, which
@@ -289,7 +289,8 @@ def add_length_control(
     }
     if length_tokens is not None:
         length_tokens.check_in(tokenizer)
-    if unknown := sorted(options.keys() - (LengthControlRules.__annotations__.keys() - control.keys())):
+    # `sinusoids` would change the positions of a Marian checkpoint when it is loaded again
+    if unknown := sorted(options.keys() - (LengthControlRules.__annotations__.keys() - {*control, "sinusoids"})):
         raise TypeError(f"add_length_control has no option {', '.join(unknown)}")
     control |= options
     if hasattr(plain.config, "length_encoding") or not plain.can_generate():

@@ -159,6 +159,11 @@ def test_a_model_that_has_no_plain_model_within_is_told():
             remove_length_control(model)
 
 
+def test_sinusoids_that_would_replace_a_checkpoints_positions_are_refused():
+    with pytest.raises(TypeError, match="add_length_control has no option sinusoids"):
+        convert(stock_model("marian"), sinusoids="fairseq")
+
+
 def test_what_cannot_be_converted_is_told(tmp_path):
     model = controlled_model("bart")
     model.save_pretrained(tmp_path)
