@@ -255,10 +255,13 @@ class _HoldsConfig(PreTrainedConfig):
         super().__setattr__(name, value) if own else setattr(self.text_config, name, value)
 
     def to_dict(self):
-        """Return the configuration as a dictionary, without the path that `text_config` was loaded from."""
+        """Return the configuration as a dictionary, without the paths that the inner model was loaded from."""
         fields = super().to_dict()
-        if isinstance(fields.get("text_config"), dict):
-            fields["text_config"].pop("_name_or_path", None)
+        inner = [fields.get("text_config")]
+        while inner:  # the inner configuration may hold others, such as those of an encoder and a decoder
+            if isinstance(part := inner.pop(), dict):
+                part.pop("_name_or_path", None)
+                inner += part.values()
         return fields
 
     def _get_generation_parameters(self):

@@ -253,8 +253,8 @@ def add_length_control(
         length_tokens (`LengthTokens`, *optional*): Tokens before the source that state the length. The model's
             embedding must have rows for these tokens. If there are length tokens or `encoder_length_embedding`,
             `length_encoding="none"` is allowed.
-        options: Other fields of the new model's configuration (see `LengthControlRules`). For example, `length` and
-            `length_constraint` are the defaults of `generate`.
+        options: Other fields of the new model's configuration (see `LengthControlRules`), except `sinusoids`. For
+            example, `length` and `length_constraint` are the defaults of `generate`.
 
     Returns:
         The length-controlled model, in eval mode. Its attribute `conversion_report` is a `ConversionReport`, which
@@ -262,14 +262,16 @@ def add_length_control(
 
     Raises:
         `ValueError`: if the architecture cannot read a length, if the model has length control already, if the
-            encoding cannot be added, if there is no tokenizer, or if fields of the configuration are invalid.
-        `TypeError`: if an option is unknown.
+            encoding cannot be added, if there is no tokenizer, if the tokenizer lacks the length tokens, or if fields
+            of the configuration are invalid.
+        `TypeError`: if an option is unknown, or if the model is no `PreTrainedModel`, folder or Hub name.
     """
     if isinstance(model_or_path, PreTrainedModel):
         plain: Any = model_or_path
         if tokenizer is None:
             raise ValueError(f"add_length_control needs the tokenizer of the {type(plain).__name__}; pass tokenizer=")
     else:
+        _check_path(model_or_path)
         plain = auto_class(model_or_path).from_pretrained(model_or_path)
         tokenizer = tokenizer or tokenizer_of(model_or_path)
     addable = (*LENGTH_ENCODINGS, "learned")
@@ -285,7 +287,10 @@ def add_length_control(
         "length_projection": length_encoding != "none" and not shared,
         "length_tokens": None if length_tokens is None else length_tokens.to_dict(),
     }
-    if unknown := sorted(options.keys() - (LengthControlRules.__annotations__.keys() - control.keys())):
+    if length_tokens is not None:
+        length_tokens.check_in(tokenizer)
+    # `sinusoids` would change the positions of a Marian checkpoint when it is loaded again
+    if unknown := sorted(options.keys() - (LengthControlRules.__annotations__.keys() - {*control, "sinusoids"})):
         raise TypeError(f"add_length_control has no option {', '.join(unknown)}")
     control |= options
     if hasattr(plain.config, "length_encoding") or not plain.can_generate():
@@ -301,6 +306,7 @@ def add_length_control(
     config = head.config_class(**fields, **control)
     config._attn_implementation = plain.config._attn_implementation
     model = head(config).to(plain.dtype)
+    _take_dtypes(model, plain)
     missing, unexpected = model.load_state_dict(plain.state_dict(), strict=False)
     model.tie_weights()
     model.to(plain.device)
@@ -334,6 +340,8 @@ def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
         `ValueError`: if the model always needs a length, or uses fairseq's sinusoids.
     """
     loaded = isinstance(model_or_path, PreTrainedModel)
+    if not loaded:
+        _check_path(model_or_path)
     model = cast(Any, model_or_path) if loaded else auto_class(model_or_path).from_pretrained(model_or_path)
     config = model.config
     if not getattr(config, "length_optional", False) or config.sinusoids != "paper":
@@ -347,10 +355,30 @@ def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
         stock = AutoConfig.for_model(config.model_type.removeprefix("lenctrl_"), **fields)
         plain = AutoModelForSeq2SeqLM.from_config(stock, attn_implementation=config._attn_implementation)
         plain.to(device=model.device, dtype=model.dtype)
+        _take_dtypes(plain, model)
         weights = model.state_dict()
         plain.load_state_dict({name: weights[name] for name in plain.state_dict()})
     plain.generation_config = copy.deepcopy(model.generation_config)
     return plain.eval()
+
+
+def _check_path(name: Any) -> None:
+    """Raise `TypeError` unless `name`, which is no `PreTrainedModel`, is a folder or a Hub name."""
+    if not isinstance(name, str | Path):
+        rule = "the model must be a PreTrainedModel, a folder or a Hub name"
+        hint = "; pass model.merge_and_unload()" if hasattr(name, "merge_and_unload") else ""
+        raise TypeError(f"{rule}, got {type(name).__name__}{hint}")
+
+
+def _take_dtypes(model: Any, given: Any) -> None:
+    """
+    Convert each parameter of `model` to the dtype of the parameter of `given` with the same name. A T5 model in
+    float16 has some parameters in float32.
+    """
+    theirs = dict(given.named_parameters())
+    for name, parameter in model.named_parameters():
+        if name in theirs:
+            parameter.data = parameter.data.to(theirs[name].dtype)
 
 
 def _wrapper_of(plain: Any) -> type[LengthControlWrapper] | None:

@@ -268,8 +268,9 @@ class StoresUnitTable:
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
         """
         Load a model, as the base class does. If an argument changes the checkpoint's `length_unit`, build the unit
-        table again with the tokenizer in the same folder; raise `ValueError` if the folder has no tokenizer. If the
-        folder holds an adapter, load its base model too, and merge the adapter into the base model.
+        table again with the tokenizer in the same folder, and drop `trained_lengths`; raise `ValueError` if the folder
+        has no tokenizer. If the folder holds an adapter, load its base model too, and merge the adapter into the base
+        model.
         """
         check_shards(pretrained_model_name_or_path, kwargs.get("subfolder"))
         if cls._from_adapter is not None:
@@ -297,6 +298,8 @@ class StoresUnitTable:
             name = f"{pretrained_model_name_or_path}, which counts {saved}s,"
             raise ValueError(f"{name} has no tokenizer to count {plural(unit)} with; save one there") from error
         model.set_unit_table(tokenizer)
+        if "trained_lengths" not in kwargs:
+            model.config.trained_lengths = None  # those of the checkpoint are in its unit
         return loaded
 
     def save_pretrained(self: Any, *args, **kwargs):

@@ -94,6 +94,15 @@ class LengthTokens:
         """Return the fields as a dictionary for a configuration. `LengthTokens(**fields)` restores the object."""
         return {**asdict(self), "thresholds": list(self.thresholds)}
 
+    def check_in(self, tokenizer) -> None:
+        """
+        Raise `ValueError` if the vocabulary of a tokenizer lacks a length token, because the model would read an
+        unknown token in its place.
+        """
+        if missing := [token for token in self.tokens if token not in tokenizer.get_vocab()]:
+            calls = "LengthTokens.add_to(tokenizer) and model.resize_token_embeddings(len(tokenizer))"
+            raise ValueError(f"the tokenizer lacks the length tokens {', '.join(missing)}; call {calls}")
+
     def add_to(self, tokenizer) -> None:
         """
         Add the length tokens that the vocabulary of a tokenizer lacks. They become special tokens, so they add no

@@ -11,9 +11,11 @@ def check_shards(name, subfolder: str | None = None) -> None:
     """
     if not name:
         return
-    for path in Path(name, subfolder or "").glob("*.index.json"):
-        index: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
-        for shard in sorted(set(index.get("weight_map", {}).values())):
+    for path in Path(name, subfolder or "").glob("*.index*.json"):  # a variant's is model.safetensors.index.fp16.json
+        index = json.loads(path.read_text(encoding="utf-8"))
+        # another program's file may have such a name
+        weights: dict[str, str] = index.get("weight_map", {}) if isinstance(index, dict) else {}
+        for shard in sorted(set(weights.values())):
             inside = PureWindowsPath(shard)  # splits at both kinds of slashes
             if inside.anchor or ".." in inside.parts:
                 raise OSError(f"{path} names {shard!r}, which lies outside its folder; do not load this model")

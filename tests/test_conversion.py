@@ -2,6 +2,7 @@
 
 import copy
 
+import peft
 import pytest
 import torch
 from conftest import MARIAN, SHAPE, save_in
@@ -12,6 +13,7 @@ from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
 
 import hf_lenctrl
 from hf_lenctrl import add_length_control, remove_length_control
+from hf_lenctrl.length_tokens import LengthTokens
 
 
 INPUTS = {
@@ -127,6 +129,18 @@ def test_the_plain_model_comes_out_as_it_went_in(plain, tmp_path):
 
 
 @torch.no_grad()
+def test_weights_that_stay_in_float32_beside_float16_keep_their_bits(tmp_path):
+    save_in(tmp_path, stock_model("t5"), tokenizer_of("t5"))
+    plain = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.float16)
+    dtypes = {name: parameter.dtype for name, parameter in plain.named_parameters()}
+    assert {*dtypes.values()} == {torch.float16, torch.float32}  # T5 keeps its output layers
+    model = optional(plain, tokenizer_of("t5"))
+    for found in (model, remove_length_control(model)):
+        assert {name: p.dtype for name, p in found.named_parameters() if name in dtypes} == dtypes
+        assert torch.equal(found(**INPUTS).logits, plain(**INPUTS).logits)
+
+
+@torch.no_grad()
 def test_the_model_in_a_wrapper_comes_out_as_a_copy():
     plain, ids = build_plain("llama").bfloat16(), torch.tensor([[5, 6, 7]])
     model, expected = optional(plain, make_tokenizer()), plain(ids).logits
@@ -145,6 +159,11 @@ def test_a_model_that_has_no_plain_model_within_is_told():
             remove_length_control(model)
 
 
+def test_sinusoids_that_would_replace_a_checkpoints_positions_are_refused():
+    with pytest.raises(TypeError, match="add_length_control has no option sinusoids"):
+        convert(stock_model("marian"), sinusoids="fairseq")
+
+
 def test_what_cannot_be_converted_is_told(tmp_path):
     model = controlled_model("bart")
     model.save_pretrained(tmp_path)
@@ -153,12 +172,18 @@ def test_what_cannot_be_converted_is_told(tmp_path):
             add_length_control(source, tokenizer=tokenizer_of("bart"))
     with pytest.raises(ValueError, match="BartModel does not generate; pass a plain language model"):
         add_length_control(stock_model("bart").model, tokenizer=tokenizer_of("bart"))
+    for call in (add_length_control, remove_length_control):
+        with pytest.raises(TypeError, match="must be a PreTrainedModel, a folder or a Hub name, got Linear$"):
+            call(torch.nn.Linear(1, 1))
+        with pytest.raises(TypeError, match=r"got PeftModel; pass model.merge_and_unload\(\)$"):
+            call(peft.PeftModel(stock_model("bart"), peft.LoraConfig(target_modules=["q_proj"])))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"length_encoding": "none"}, "length_encoding='none' cannot be added; choose one of"),
+        ({"length_tokens": LengthTokens("bins", (4,))}, "the tokenizer lacks the length tokens <len_0>, <len_1>;"),
         ({"tokenizer": None}, "needs the tokenizer of the BartForConditionalGeneration"),
         ({"tokenizer": "m2m_100"}, "the tokenizer's target vocabulary has .* entries, the decoder's embedding"),
     ],

@@ -52,6 +52,8 @@ def test_a_model_without_length_encoding_gets_no_length(family, byte_level_token
     batch = DataCollatorForLengthControl(byte_level_tokenizer, model=model, length=length)(FEATURES)
     assert set(batch) == {"input_ids", "attention_mask", "labels", "decoder_input_ids"}
     model(**batch)
+    rows = [{**row, "length": 3} for row in FEATURES]  # a column of the rows
+    assert set(DataCollatorForLengthControl(byte_level_tokenizer, model=model, length=length)(rows)) == set(batch)
 
 
 @pytest.mark.parametrize("length", [None, 40])
@@ -116,6 +118,15 @@ def test_a_share_of_the_examples_has_no_length_and_whole_labels(shared_tokenizer
     expected = batch["length"].clone()
     expected[::2] = expected[::2].masked_fill(without[::2], 4)
     assert kept["length"].tolist() == expected.tolist() and kept["labels"].tolist() == batch["labels"].tolist()
+
+
+def test_a_share_keeps_the_lengths_of_a_column_and_a_fixed_length(shared_tokenizer):
+    model, labels = build_model("marian", vocab_size=len(shared_tokenizer)), [11, 12, 13, 14, 0]
+    rows = [{"input_ids": [5, i, 0], "labels": labels, "length": 9} for i in range(200)]
+    for length in ("column", 9):
+        collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length=length, no_length_share=0.3)
+        collate.set_epoch(0)
+        assert collate(rows)["length"].unique().tolist() == [0, 9]
 
 
 def noisy(tokenizer, **options):

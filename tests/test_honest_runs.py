@@ -19,6 +19,7 @@ from hf_lenctrl.card import minimal_card
 from hf_lenctrl.commands import checkpoints, evaluate, generate
 from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, parse_specified
 from hf_lenctrl.commands.models import limits
+from hf_lenctrl.evaluation import metrics
 from hf_lenctrl.evaluation.metrics import lead, rouge_metrics, text_quality
 from hf_lenctrl.training.model_card import TrainingRun, model_card
 
@@ -200,6 +201,15 @@ def test_texts_that_read_badly_are_counted():
     assert text_quality(texts) == {"repeated": 2 / 6, "filled_end": 2 / 6}
     assert lead("a café here", 6, "character") == "a café" and lead("a café here", 6, "byte") == "a caf"
     assert lead(" one two  three", 2, "word") == "one two"
+    family = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+    assert lead(f"a{family}b", 2, "grapheme") == f"a{family}" and lead("日本", 3, "width") == "日"
+
+
+def test_the_lead_of_a_long_source_needs_few_counts(monkeypatch):
+    counted = []
+    count = metrics.count_units
+    monkeypatch.setattr(metrics, "count_units", lambda text, unit: counted.append(text) or count(text, unit))
+    assert metrics.lead("e\u0301" * 2000, 40, "grapheme") == "e\u0301" * 40 and len(counted) < 20
 
 
 def test_a_test_shows_the_lead_baseline_and_warns_of_a_model_under_it(trained, run, caplog):

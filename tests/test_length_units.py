@@ -271,15 +271,16 @@ def character_checkpoint(shared_tokenizer, tmp_path_factory):
 
 @pytest.mark.parametrize(("unit", "by"), [("token", "argument"), ("word", "config")])
 def test_a_checkpoint_of_another_unit_is_counted_anew(character_checkpoint, shared_tokenizer, unit, by):
-    folder, _ = character_checkpoint
+    folder, trained = character_checkpoint[0], {"1%": 20, "50%": 40, "99%": 80, "max": 90}
     how = {"length_unit": unit}
     if by == "config":
-        config = transformers.AutoConfig.from_pretrained(folder)
+        config = transformers.AutoConfig.from_pretrained(folder, trained_lengths=trained)
         config.length_unit = unit
         how = {"config": config}
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, **how)
     expected = UnitTable.from_tokenizer(shared_tokenizer, unit)
     assert (model.unit_table.unit, model.config.unit_states) == (unit, expected.states)
+    assert model.config.trained_lengths is None  # those of the checkpoint are numbers of characters
     assert torch.equal(model.unit_table.weights, expected.weights)
     assert torch.equal(model.unit_table.next_state, expected.next_state)
     base = transformers.AutoModel.from_pretrained(folder, **how)

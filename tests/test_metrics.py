@@ -1,6 +1,8 @@
 """Tests of the metrics: every expected figure was worked out by hand; the base model as a baseline."""
 
 import logging
+import re
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +15,13 @@ from transformers import AutoTokenizer, EvalPrediction
 from hf_lenctrl import length_metrics, remove_length_control
 from hf_lenctrl.commands.arguments import ModelArguments, RunArguments
 from hf_lenctrl.commands.quality import base_figures, warn_of_baselines
-from hf_lenctrl.evaluation.metrics import build_compute_metrics, rouge_metrics, rouge_settings, translation_metrics
+from hf_lenctrl.evaluation.metrics import (
+    bleu_metric,
+    build_compute_metrics,
+    rouge_metrics,
+    rouge_settings,
+    translation_metrics,
+)
 
 
 def test_length_metrics_are_means_over_the_outputs():
@@ -23,6 +31,16 @@ def test_length_metrics_are_means_over_the_outputs():
     assert all(type(value) is float for value in actual.values())
     # every output is two too long: eq. 8 gives 4, the variance about the mean would be 0
     assert length_metrics(np.array([12, 12]), np.array([10, 10])) == {"variance": 4.0, "mae": 2, "exact": 0, "over": 1}
+    with pytest.raises(ValueError, match=r"lengths must be whole numbers, got 20\.7; round them"):
+        length_metrics([20, 20.7], [20, 20])
+
+
+@pytest.mark.parametrize("language", ["ja", "ko"])
+def test_the_message_names_the_package_of_the_language(language, monkeypatch):
+    monkeypatch.setitem(sys.modules, f"sacrebleu.tokenizers.tokenizer_{language}_mecab", None)
+    package = {"ja": "hf_lenctrl[ja]", "ko": "sacrebleu[ko]"}[language]
+    with pytest.raises(ImportError, match=re.escape(f'{language}-mecab\' needs MeCab: pip install "{package}"')):
+        bleu_metric(f"{language}-mecab")
 
 
 @pytest.mark.parametrize("measure", [length_metrics, rouge_metrics, translation_metrics])
@@ -197,6 +215,13 @@ def test_an_empty_output_has_length_zero(character_tokenizer, unit):
     evaluation = EvalPrediction(predictions=rows([2, 0, 2], [-100] * 3), label_ids=rows(ids, ids))  # padding and EOS
     actual = build_compute_metrics(character_tokenizer, unit, length=4)(evaluation)
     assert [actual[name] for name in ("mae", "exact", "over", "rouge1_recall")] == [4.0, 0.0, 0.0, 0.0]
+
+
+def test_predictions_that_are_no_generated_ids_are_refused(character_tokenizer):
+    logits, labels = np.zeros((2, 3, 4)), np.zeros((2, 3), dtype=int)
+    for predictions in (logits, (logits, labels)):
+        with pytest.raises(ValueError, match="need generated ids; set predict_with_generate=True"):
+            build_compute_metrics(character_tokenizer, "character")(EvalPrediction(predictions, labels))
 
 
 SOURCES = ["Das ist gut.", "Ich möchte in den Park gehen.", "Je ne peux pas vivre sans musique."]

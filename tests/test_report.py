@@ -4,6 +4,8 @@ import json
 import struct
 import sys
 
+import numpy as np
+import pandas
 import pytest
 
 from hf_lenctrl.evaluation.report import LengthReport, length_report
@@ -111,6 +113,16 @@ def test_the_same_text_of_the_same_source_counts_once():
     assert "the same text of the same source counts once, and the rows have 3 different sources." in report.markdown()
     with pytest.raises(ValueError, match="sources must hold one for each text, got 5 and 4"):
         length_report(texts, requested, sources=["A", "A", "B", "C"])
+
+
+def test_columns_of_pandas_and_numpy_make_the_report_of_lists(tmp_path):
+    texts, requested, sources = ["aa", "aa", "bb", "ccc"], [2, 2, 3, 1], ["A", "A", "B", "A"]
+    columns = [pandas.Series(column, index=[7, 2, 1, 3]) for column in (texts, requested, sources)]
+    report = length_report(columns[0], columns[1], sources=columns[2])
+    assert report == length_report(texts, requested, sources=sources)
+    report.save(tmp_path)
+    length_report(texts, [*map(np.int64, requested[:3]), (np.int64(1), np.int64(2))]).save(tmp_path)
+    assert json.loads((tmp_path / "report.json").read_text())["units"]["character"]["mae"] == 0.5
 
 
 def png_size(path) -> tuple[int, int]:

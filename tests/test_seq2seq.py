@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
+    EncoderDecoderModel,
     FSMTConfig,
     FSMTForConditionalGeneration,
     ProphetNetConfig,
@@ -219,8 +220,23 @@ TOKENS = {"length_encoding": "none", "length_tokens": hf_lenctrl.LengthTokens("r
 @torch.no_grad()
 def test_every_way_to_give_a_length_starts_as_the_stock_model(way):
     plain, labels, source = build_plain("led"), labels_of("led"), encode("led", SOURCES)
-    model = hf_lenctrl.add_length_control(plain, tokenizer=tokenizer_of("led"), **way)
+    tokenizer = copy.deepcopy(tokenizer_of("led"))
+    if "length_tokens" in way:
+        way["length_tokens"].add_to(tokenizer)
+        plain.resize_token_embeddings(len(tokenizer))
+    model = hf_lenctrl.add_length_control(plain, tokenizer=tokenizer, **way)
     assert torch.equal(model(**source, labels=labels).logits, plain(**source, labels=labels).logits)
+
+
+def test_the_saved_configuration_has_no_path_of_a_part(tmp_path):
+    plain = build_plain("encoder-decoder")
+    plain.encoder.save_pretrained(tmp_path / "mine")
+    plain.decoder.save_pretrained(tmp_path / "mine too")
+    pair = EncoderDecoderModel.from_encoder_decoder_pretrained(tmp_path / "mine", tmp_path / "mine too")
+    pair.config.pad_token_id, pair.config.decoder_start_token_id = 0, 1
+    tokenizer = tokenizer_of("encoder-decoder")
+    hf_lenctrl.add_length_control(pair, tokenizer=tokenizer).save_pretrained(tmp_path / "made")
+    assert str(tmp_path) not in (tmp_path / "made" / "config.json").read_text()
 
 
 def test_arguments_of_the_inner_model_reach_it_and_the_length_does_not_reach_its_encoder():

@@ -59,3 +59,15 @@ def test_a_model_in_shards_loads(tmp_path, shared_tokenizer):
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
     loaded = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(tmp_path)
     assert loaded.model.shared.weight.equal(model.model.shared.weight)
+
+
+def test_the_index_of_a_variant_is_checked_and_another_file_is_left_alone(tmp_path, shared_tokenizer):
+    model = build_model("marian", vocab_size=len(shared_tokenizer))
+    model.save_pretrained(tmp_path / "model", variant="fp16", max_shard_size="20KB")
+    (tmp_path / "model" / "pages.index.json").write_text("[]")  # a search engine's
+    load = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained
+    assert load(tmp_path / "model", variant="fp16").model.shared.weight.equal(model.model.shared.weight)
+    index = tmp_path / "model" / "model.safetensors.index.fp16.json"
+    index.write_text(index.read_text().replace('": "model', '": "../model'))
+    with pytest.raises(OSError, match="names .*, which lies outside its folder; do not load this"):
+        load(tmp_path / "model", variant="fp16")

@@ -118,6 +118,8 @@ def test_the_reward_counts_the_last_message_of_a_chat_in_any_unit():
         ),
         ("word", {}, ValueError, "needs a column 'length' in the data set"),
         ("word", {"length": [0]}, ValueError, "length must be at least 1, got 0"),
+        ("word", {"length": [[5, 2]]}, ValueError, r"begins with the lowest, got \(5, 2\); pass \(2, 5\)"),
+        ("word", {"length": [[5]]}, ValueError, r"a range of lengths is a tuple \(lowest, highest\), got \(5,\)"),
         ("word", {"length": ["5"]}, TypeError, "length must be an int of at least 1, got '5'"),
     ],
 )

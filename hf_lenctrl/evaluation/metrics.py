@@ -1,5 +1,6 @@
 """Metrics of lengths and of text quality, as plain functions, and `compute_metrics` for a Trainer."""
 
+import bisect
 import logging
 import re
 from collections import Counter, defaultdict
@@ -29,7 +30,8 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int], *, toleran
             `over` the share of longer outputs. If there is a tolerance, `within` is the share inside the window.
 
     Raises:
-        `ValueError`: if there are no outputs, if the numbers of lengths differ, or if the tolerance is invalid.
+        `ValueError`: if there are no outputs, if the numbers of lengths differ, if a length is no whole number, or if
+            the tolerance is invalid.
 
     Example:
 
@@ -43,6 +45,8 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int], *, toleran
     ```
     """
     _check_pairs(produced, requested, "produced and requested must have one length for each output")
+    if (wrong := next((n for n in (*produced, *requested) if int(n) != n), None)) is not None:
+        raise ValueError(f"lengths must be whole numbers, got {wrong!r}; round them")
     differences = [int(p) - int(r) for p, r in zip(produced, requested, strict=True)]
     n = len(differences)
     figures = {
@@ -188,7 +192,8 @@ def build_compute_metrics(
     """
     Build the function `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`. It takes an
     `EvalPrediction`, and returns a dictionary with the `length_metrics`, `distinct` (see `distinct_share`), ROUGE (or
-    BLEU and chrF), and `settings`, a text that describes the metrics.
+    BLEU and chrF), and `settings`, a text that describes the metrics. It raises `ValueError` if the predictions are
+    not generated ids.
 
     The function warns if nearly all outputs are the same text although the sources differ. To compare the sources, set
     `include_for_metrics=["inputs"]` in the training arguments. Otherwise the function compares the references.
@@ -219,6 +224,8 @@ def build_compute_metrics(
         return [tuple(int(token) for token in row if int(token) not in padding) for row in rows]
 
     def compute_metrics(evaluation) -> dict:
+        if isinstance(evaluation.predictions, tuple) or getattr(evaluation.predictions, "ndim", 2) != 2:  # logits
+            raise ValueError("the metrics need generated ids; set predict_with_generate=True")
         predictions, produced = measure(evaluation.predictions)
         references, reference_lengths = measure(evaluation.label_ids)
         requested = reference_lengths if length is None else length
@@ -314,7 +321,8 @@ def bleu_metric(tokenizer: str) -> Any:
     try:
         return BLEU(tokenize=tokenizer)
     except (ImportError, RuntimeError) as error:
-        raise ImportError(f'bleu_tokenizer={tokenizer!r} needs MeCab: pip install "hf_lenctrl[ja]"') from error
+        package = "hf_lenctrl[ja]" if tokenizer == "ja-mecab" else f"sacrebleu[{tokenizer.partition('-')[0]}]"
+        raise ImportError(f'bleu_tokenizer={tokenizer!r} needs MeCab: pip install "{package}"') from error
 
 
 # The functions below measure how texts read, without a reference.
@@ -391,7 +399,8 @@ def lead(source: str, length: int, unit: str, tokenizer=None) -> str:
     if unit == "byte":
         return source.encode("utf-8")[:length].decode("utf-8", errors="ignore")
     if unit != "token":
-        return next(cut for n in range(len(source), -1, -1) if count_units(cut := source[:n], unit) <= length)
+        ends = range(len(source) + 1)  # a search, because a count of each beginning of an article takes seconds
+        return source[: bisect.bisect_right(ends, length, key=lambda end: count_units(source[:end], unit)) - 1]
     # count the tokens as in outputs
     ids = tokenizer(text_target=source, add_special_tokens=False)["input_ids"]
     return tokenizer.decode(ids[:length], skip_special_tokens=True)

@@ -178,11 +178,14 @@ def length_report(
         raise ValueError(f"a range has no other window, got tolerance={window['tolerance']!r}; leave it out")
     texts = list(predictions)
     check_texts(texts, "prediction")
+    sources = None if sources is None else list(sources)  # the items of a pandas Series are found by its index
     report = LengthReport({}, {}, sources=None if sources is None else len({*sources}))
     for unit in units:
         lengths: list[Any] = list(requested[unit])
         for length in lengths:
             (check_range if isinstance(length, tuple) else check_length)(length)
+        # JSON has no integers of NumPy
+        lengths = [tuple(map(int, item)) if isinstance(item, tuple) else int(item) for item in lengths]
         produced = count_texts(tokenizer, texts, unit, target=True)
         if ranged and len(lengths) == len(produced):
             lengths = [_nearest(length, n) for length, n in zip(lengths, produced, strict=True)]

@@ -144,6 +144,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         self._edits = edits_of(self.model, self._predictors.hub_options)
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
+        if self._length_tokens is not None:
+            self._length_tokens.check_in(self.tokenizer)
         self._tables: dict[tuple[str | Unit, int], UnitTable] = {}  # tables of units other than the model's
         self._controlled = getattr(self.model.config, "length_controlled", False)
         self._causal = not self.model.config.is_encoder_decoder

@@ -159,8 +159,8 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             column = [row.get("length") for row in features]
             for length in column:
                 check_length(length)
-        if self.controlled and "length" in features[0]:
-            if column is None and not self._warned:
+        if "length" in features[0]:
+            if self.controlled and column is None and not self._warned:
                 logger.warning("the column `length` of the rows is not used: lengths are counted from the labels")
                 self._warned = True
             features = [{name: value for name, value in row.items() if name != "length"} for row in features]
@@ -190,7 +190,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         if draws is None:
             return batch
         noise = (draws[:, 0] * (2 * self.length_noise + 1)).long() - self.length_noise  # (B,)
-        batch["length"] = (length + noise).clamp(min=1)
+        batch["length"] = (batch["length"] + noise).clamp(min=1)
         return self._overshoot(batch, length, draws[:, 1], draws[:, 2], keeps)
 
     def _overshoot(self, batch, length, sort, where, keeps):

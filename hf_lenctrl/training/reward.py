@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from ..length_units import Unit, count_units
-from ..lengths import check_length
+from ..lengths import check_range
 
 
 def length_reward(unit: str | Unit | Callable[[str], int] = "character") -> Callable[..., list[float]]:
@@ -27,7 +27,8 @@ def length_reward(unit: str | Unit | Callable[[str], int] = "character") -> Call
         counted.
 
     Raises:
-        `ValueError`: if the unit is unknown. The returned function raises it if a row has no `length` of at least 1.
+        `ValueError`: if the unit is unknown. The returned function raises it if a row has no `length` of at least 1,
+            or a pair that does not begin with the lowest length.
         `TypeError`: the returned function raises it if a length is not an integer.
 
     Example:
@@ -56,9 +57,9 @@ def length_rewards(
         raise ValueError("length_reward needs a column 'length' in the data set; add the length of each row")
     rewards = []
     for completion, item in zip(completions, length, strict=True):
-        low, high = item if isinstance(item, list | tuple) else (item, item)
-        check_length(low)
-        check_length(high)
+        ends = tuple(item) if isinstance(item, list | tuple) else (item, item)
+        check_range(ends)
+        low, high = ends
         units = count(completion if isinstance(completion, str) else completion[-1]["content"] or "")
         rewards.append(units / low if units < low else high / units if units > high else 1.0)
     return rewards
