@@ -190,3 +190,9 @@ def test_the_command_takes_a_second_limit(causal, tmp_path, capsys):
         with pytest.raises(SystemExit):
             generate.main([*words, "--second_limit", wrong, "--output_file", str(tmp_path / "no.jsonl")])
         assert f"must be a unit and a number of at least 1, word=6, got '{wrong}'" in capsys.readouterr().err
+
+
+def test_a_maximum_needs_few_columns_although_entries_are_dear():
+    dear = UnitTable("cost", torch.tensor([[0, *range(1, 1001)]]))
+    process = pair(9000, 7, tables=(dear, UnitTable("token", torch.tensor([[0, *[1] * 1000]]))))
+    assert process.needs.shape[2] < 10
