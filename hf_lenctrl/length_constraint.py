@@ -143,13 +143,21 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         # Entries that add no units (BOS or a language code) are allowed only at the start.
         at_start = input_ids.shape[1] - self.prompt_length <= 2 and self.thoughts is None
         start = count == 0 if at_start else None  # (rows,)
-        left = None
-        if (limit := self.max_length) is not None:
-            limit = limit.repeat_interleave(copies) if isinstance(limit, torch.Tensor) else limit
-            left = limit - input_ids.shape[1] - 2 + torch.zeros_like(count)  # (rows,) entries between here and EOS
+        left = self.entries_left(input_ids)
         remaining = self.high.repeat_interleave(copies) - count  # (rows,)
         slack = (self.high - self.low).repeat_interleave(copies) if self.window else None  # (rows,)
         return self.constrain(scores.clone(), state, remaining, slack, left, start)
+
+    def entries_left(self, input_ids) -> torch.Tensor | None:
+        """
+        Return the maximum number of entries between the next entry and EOS, `(rows,)`, or `None` without `max_length`.
+        """
+        if (limit := self.max_length) is None:
+            return None
+        rows = len(input_ids)
+        if isinstance(limit, torch.Tensor):
+            limit = limit.repeat_interleave(rows // len(limit))
+        return limit - input_ids.shape[1] - 2 + input_ids.new_zeros(rows)
 
     def constrain(self, scores, state, remaining, slack=None, left=None, start=None):
         """

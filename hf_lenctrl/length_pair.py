@@ -137,6 +137,8 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         end_spent(kept, spent, scores[spent].max(dim=-1), self.rules[0].eos)
         empty = ~(kept > torch.finfo(kept.dtype).min).any(dim=1)
         if bool(empty.any()):
+            if (room := self.first.entries_left(input_ids)) is not None:
+                allowed &= self.rules[0].ends_within(states[0], room) == 0
             kept[empty] = self._fallback_scores(scores[empty], allowed[empty], may_end[empty]).to(kept.dtype)
         return kept
 
@@ -169,9 +171,10 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         """
         Return new scores `(rows, V)` for rows in which the masks of `__call__` left no entry. `scores (rows, V)` are
         the scores before these masks; other processors may have masked some of them. `allowed` and `may_end` are the
-        results of `_allowed`. Allow the first of these that is possible: (1) the entries that both limits allow, with
-        their values in `scores`; (2) EOS, if the text may end here or if the limits allow no entry; (3) the entries
-        that both limits allow, with score 0, although other processors forbid them.
+        results of `_allowed`; with `max_length`, `allowed` has no entry after which the text cannot end in time. Allow
+        the first of these that is possible: (1) the entries in `allowed`, with their values in `scores`; (2) EOS, if
+        the text may end here or if `allowed` has no entry; (3) the entries in `allowed`, with score 0, although other
+        processors forbid them.
         """
         given = scores.masked_fill(~allowed, -math.inf)
         ends = torch.full_like(scores, -math.inf)
