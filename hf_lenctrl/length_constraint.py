@@ -21,11 +21,11 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     `generate` gets `length_constraint`. For other models, pass the processor to `generate`.
 
     The processor masks vocabulary entries that do not fit into the remaining length, that would leave a character
-    incomplete (byte-level BPE), or that add no units. EOS is masked while the constraint does not allow the text to
-    end. The scores of other entries do not change, so beam search prefers outputs that end where the model would end.
-    If no entry fits, EOS is allowed. If no entries add up to an `"exact"` length, the output has the next shorter
-    possible length. Masks of other processors stay, with two exceptions: a character that is split over entries is
-    always completed, and EOS is allowed if no other entry is allowed.
+    incomplete (byte-level BPE; not in the unit `"token"`), or that add no units. EOS is masked while the constraint
+    does not allow the text to end. The scores of other entries do not change, so beam search prefers outputs that end
+    where the model would end. If no entry fits, EOS is allowed. If no entries add up to an `"exact"` length, the
+    output has the next shorter possible length. Masks of other processors stay, with two exceptions: a character that
+    is split over entries is always completed, and EOS is allowed if no other entry is allowed.
 
     Args:
         unit_table (`UnitTable`): Table of the units that each entry of the model's vocabulary adds.
