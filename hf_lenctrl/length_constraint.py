@@ -98,6 +98,9 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         self.max_length, self.prompt_length = max_length, prompt_length
         self.running = RunningCount(unit_table if self.thoughts is None else self.thoughts, prompt_length)
         eos = [eos_token_id] if is_integer(eos_token_id) else torch.as_tensor(eos_token_id).reshape(-1).tolist()
+        if not eos or not all(0 <= end < unit_table.weights.shape[1] for end in eos):
+            rule = f"eos_token_id must be ids of the {unit_table.weights.shape[1]} entries of the unit table"
+            raise ValueError(f"{rule}, got {eos_token_id}")
         self.rules = rules_of(unit_table, tuple(eos), self.constraint)
         if self.constraint == "exact" and max_length is not None:
             self._check_room(start_length)
