@@ -41,7 +41,7 @@ def entries_of(tokenizer) -> tuple[int, set[int]]:
     size = len(tokenizer.target_encoder) if separate else max(len(tokenizer), max(codes, default=0) + 1)
     if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:  # the ids may have gaps
         used = set(backend.get_vocab().values())
-        size = max(used, default=-1) + 1
+        size = max(size, max(used, default=-1) + 1)
         special |= set(range(size)) - used
     return size, {i for i in special if i < size}  # a separate target vocabulary has no length tokens
 
