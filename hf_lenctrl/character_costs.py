@@ -40,6 +40,7 @@ _UNIFORM = tuple(range(*ends) for ends in ((0x3400, 0x4DC0), (0x4E00, 0xA000), (
 _UNIFORM += tuple(range(plane << 16, (plane << 16) + 0xFFFE) for plane in (2, 3, 15, 16))
 _COMMON = 100  # number of most frequent characters whose pairs `check_sum` checks
 _DEAREST = 1024  # highest cost of one character; tables for exact lengths grow with this cost
+_FEW_KINDS = 100  # number of kinds whose transitions are computed first
 _MOST_CONTEXTS = 120  # maximum number of states; the unit table may need two for each, and stores a state in a byte
 
 
@@ -158,6 +159,9 @@ class Unit:
         """
         Return a list with an item for each kind: the id of the first kind that has the same transition in every state.
         """
+        for context, _ in enumerate(self._states):  # too many states are refused here, before the many kinds
+            for value in self._values[:_FEW_KINDS]:
+                self._first_step(context, value)
         classes = [0] * len(self._values)
         for context, _ in enumerate(self._states):  # the list grows, because a transition may add a state
             known: dict[tuple, int] = {}

@@ -21,11 +21,11 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     `generate` gets `length_constraint`. For other models, pass the processor to `generate`.
 
     The processor masks vocabulary entries that do not fit into the remaining length, that would leave a character
-    incomplete (byte-level BPE), or that add no units. EOS is masked while the constraint does not allow the text to
-    end. The scores of other entries do not change, so beam search prefers outputs that end where the model would end.
-    If no entry fits, EOS is allowed. If no entries add up to an `"exact"` length, the output has the next shorter
-    possible length. Masks of other processors stay, with two exceptions: a character that is split over entries is
-    always completed, and EOS is allowed if no other entry is allowed.
+    incomplete (byte-level BPE; not in the unit `"token"`), or that add no units. EOS is masked while the constraint
+    does not allow the text to end. The scores of other entries do not change, so beam search prefers outputs that end
+    where the model would end. If no entry fits, EOS is allowed. If no entries add up to an `"exact"` length, the
+    output has the next shorter possible length. Masks of other processors stay, with two exceptions: a character that
+    is split over entries is always completed, and EOS is allowed if no other entry is allowed.
 
     Args:
         unit_table (`UnitTable`): Table of the units that each entry of the model's vocabulary adds.
@@ -98,6 +98,9 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         self.max_length, self.prompt_length = max_length, prompt_length
         self.running = RunningCount(unit_table if self.thoughts is None else self.thoughts, prompt_length)
         eos = [eos_token_id] if is_integer(eos_token_id) else torch.as_tensor(eos_token_id).reshape(-1).tolist()
+        if not eos or not all(0 <= end < unit_table.weights.shape[1] for end in eos):
+            rule = f"eos_token_id must be ids of the {unit_table.weights.shape[1]} entries of the unit table"
+            raise ValueError(f"{rule}, got {eos_token_id}")
         self.rules = rules_of(unit_table, tuple(eos), self.constraint)
         if self.constraint == "exact" and max_length is not None:
             self._check_room(start_length)
@@ -143,13 +146,21 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         # Entries that add no units (BOS or a language code) are allowed only at the start.
         at_start = input_ids.shape[1] - self.prompt_length <= 2 and self.thoughts is None
         start = count == 0 if at_start else None  # (rows,)
-        left = None
-        if (limit := self.max_length) is not None:
-            limit = limit.repeat_interleave(copies) if isinstance(limit, torch.Tensor) else limit
-            left = limit - input_ids.shape[1] - 2 + torch.zeros_like(count)  # (rows,) entries between here and EOS
+        left = self.entries_left(input_ids)
         remaining = self.high.repeat_interleave(copies) - count  # (rows,)
         slack = (self.high - self.low).repeat_interleave(copies) if self.window else None  # (rows,)
         return self.constrain(scores.clone(), state, remaining, slack, left, start)
+
+    def entries_left(self, input_ids) -> torch.Tensor | None:
+        """
+        Return the maximum number of entries between the next entry and EOS, `(rows,)`, or `None` without `max_length`.
+        """
+        if (limit := self.max_length) is None:
+            return None
+        rows = len(input_ids)
+        if isinstance(limit, torch.Tensor):
+            limit = limit.repeat_interleave(rows // len(limit))
+        return limit - input_ids.shape[1] - 2 + input_ids.new_zeros(rows)
 
     def constrain(self, scores, state, remaining, slack=None, left=None, start=None):
         """

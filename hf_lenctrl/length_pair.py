@@ -136,6 +136,8 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         end_spent(kept, spent, scores[spent].max(dim=-1), self.rules[0].eos)
         empty = ~(kept > torch.finfo(kept.dtype).min).any(dim=1)
         if bool(empty.any()):
+            if (room := self.first.entries_left(input_ids)) is not None:
+                allowed &= self.rules[0].ends_within(states[0], room) == 0
             kept[empty] = self._fallback_scores(scores[empty], allowed[empty], may_end[empty]).to(kept.dtype)
         return kept
 
@@ -168,9 +170,10 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         """
         Return new scores `(rows, V)` for rows in which the masks of `__call__` left no entry. `scores (rows, V)` are
         the scores before these masks; other processors may have masked some of them. `allowed` and `may_end` are the
-        results of `_allowed`. Allow the first of these that is possible: (1) the entries that both limits allow, with
-        their values in `scores`; (2) EOS, if the text may end here or if the limits allow no entry; (3) the entries
-        that both limits allow, with score 0, although other processors forbid them.
+        results of `_allowed`; with `max_length`, `allowed` has no entry after which the text cannot end in time. Allow
+        the first of these that is possible: (1) the entries in `allowed`, with their values in `scores`; (2) EOS, if
+        the text may end here or if `allowed` has no entry; (3) the entries in `allowed`, with score 0, although other
+        processors forbid them.
         """
         given = scores.masked_fill(~allowed, -math.inf)
         ends = torch.full_like(scores, -math.inf)
@@ -226,6 +229,18 @@ class _Pairs:
         self.moves = torch.cat(moves, dim=1)
         self.ends = torch.tensor(ends, dtype=torch.long).reshape(-1, 3).T
 
+    def _cheapest(self) -> torch.Tensor:
+        """
+        Return `moves` without the columns that cannot lower a minimum if a text may also end earlier: between the same
+        pairs, another transition adds no more units of either table.
+        """
+        here, to, _, units = self.moves  # columns between the same pairs are neighbours, in the order of their units
+        group = (here * self.count + to).unique_consecutive(return_inverse=True)[1]
+        rank = units - group * (int(units.max()) + 1 if len(units) else 1)  # so that each group begins a new minimum
+        kept = torch.ones_like(rank, dtype=torch.bool)
+        kept[1:] = rank[1:] < rank.cummin(0).values[:-1]
+        return self.moves[:, kept]
+
     def needs(self, slack: int, high: int) -> torch.Tensor:
         """
         Return a tensor `(P, K)` with a row for each of the `P` pairs of states (one state of each unit table). Column
@@ -233,11 +248,12 @@ class _Pairs:
         number of units of the second table that such a text still adds, or `_NEVER` if no text can end in this way.
         `k` goes from 0 to `high`. The tensor ends earlier if all later columns equal the last one.
         """
-        here, to, own, units = self.moves
+        moves = self._cheapest() if slack >= _NEVER else self.moves
+        here, to, own, units = moves
         width = max(int(own.max()) if len(own) else 0, int(self.ends[1].max()) if len(self.ends[1]) else 0, 1)
         idle = own == 0
-        later = [part[~idle] for part in self.moves]
-        same = [part[idle] for part in self.moves]
+        later = [part[~idle] for part in moves]
+        same = [part[idle] for part in moves]
         found = torch.full((self.count, width + high + 1), _NEVER)  # the first `width` columns are for `k` below 0
         for k in range(high + 1):
             best = torch.full((self.count,), _NEVER)

@@ -49,7 +49,7 @@ class AnswerMarker:
         self.data = list(self.later)
         for i, name in zip(self.special, tokenizer.convert_ids_to_tokens(list(self.special)), strict=True):
             # A special token adds nothing, but may belong to the marker.
-            self.data[i] = name.encode() if isinstance(marker, str) and name in marker else b""
+            self.data[i] = name.encode() if isinstance(marker, str) and name and name in marker else b""
         self.blank = torch.tensor([bool(data) and not data.strip(WHITE) for data in self.data])  # (V,)
         self.symbols: Sequence[int] = marker.encode() if isinstance(marker, str) else tuple(marker)
         own = tokenizer(marker, add_special_tokens=False)["input_ids"] if isinstance(marker, str) else marker

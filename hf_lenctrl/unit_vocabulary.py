@@ -32,12 +32,17 @@ def skipped_ids(tokenizer) -> set[int]:
 def entries_of(tokenizer) -> tuple[int, set[int]]:
     """
     Return two values: the size of a tokenizer's target vocabulary, and the set of the ids of entries that add no text.
+    An id without an entry is one of these: decoding skips it.
     """
     special = skipped_ids(tokenizer)
     # M2M100 does not count its language codes in its size.
     codes = special | set(getattr(tokenizer, "lang_code_to_id", {}).values())
     separate = getattr(tokenizer, "separate_vocabs", False)
     size = len(tokenizer.target_encoder) if separate else max(len(tokenizer), max(codes, default=0) + 1)
+    if (backend := getattr(tokenizer, "backend_tokenizer", None)) is not None:  # the ids may have gaps
+        used = set(backend.get_vocab().values())
+        size = max(size, max(used, default=-1) + 1)
+        special |= set(range(size)) - used
     return size, {i for i in special if i < size}  # a separate target vocabulary has no length tokens
 
 

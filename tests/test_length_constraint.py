@@ -314,3 +314,10 @@ def test_a_table_that_is_changed_in_place_is_read_again():
     assert constrain(2, "max", [[0, 1, 1]], unit_table=units) == [[0, 2]]
     units.weights = torch.tensor([[0, 0, 9, 2, 2]], dtype=torch.int32)
     assert constrain(2, "max", [[0, 1, 1]], unit_table=units) == [[0, 3, 4]]
+
+
+@pytest.mark.parametrize("eos", [[], -1, 3, [0, 3]])
+def test_an_eos_that_is_no_entry_is_refused(eos):
+    table = UnitTable("token", torch.tensor([[0, 1, 1]]))
+    with pytest.raises(ValueError, match="eos_token_id must be ids of the 3 entries of the unit table, got"):
+        LengthConstraintLogitsProcessor(table, 2, eos_token_id=eos)

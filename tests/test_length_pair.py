@@ -197,3 +197,24 @@ def test_the_command_takes_a_second_limit(causal, tmp_path, capsys):
         with pytest.raises(SystemExit):
             generate.main([*words, "--second_limit", wrong, "--output_file", str(tmp_path / "no.jsonl")])
         assert f"must be a unit and a number of at least 1, word=6, got '{wrong}'" in capsys.readouterr().err
+
+
+def test_at_the_last_position_the_text_ends_between_characters():
+    """Entry 1 writes the first byte of a character, entry 2 the second one, entry 3 nothing."""
+    first, second = (
+        UnitTable(unit, torch.tensor(weights), torch.tensor([[0, 1, 0, 0], [1, 1, 0, 1]]))
+        for unit, weights in (
+            ("character", [[0, 1, ~1, 0], [~0, ~1, 0, ~0]]),
+            ("byte", [[0, 1, ~1, 0], [~0, ~1, 1, ~0]]),
+        )
+    )
+    process = pair(2, 12, "exact", (first, second), max_length=8)
+    scores = torch.tensor([[0.1, 0.4, 0.3, 0.2]])
+    for written, best in ((4, 1), (5, 0)):  # entries 1 and 2 fit before the EOS at the last position, and do not
+        assert process(torch.tensor([[0] + [3] * written]), scores).argmax() == best
+
+
+def test_a_maximum_needs_few_columns_although_entries_are_dear():
+    dear = UnitTable("cost", torch.tensor([[0, *range(1, 1001)]]))
+    process = pair(9000, 7, tables=(dear, UnitTable("token", torch.tensor([[0, *[1] * 1000]]))))
+    assert process.needs.shape[2] < 10

@@ -232,6 +232,14 @@ def test_a_unit_that_is_no_automaton_is_refused(shared_tokenizer, unit, message)
         assert table is None
 
 
+def test_too_many_states_are_found_before_the_steps_of_every_character():
+    steps = []
+    unit = Unit(0, lambda n, character: (steps.append(n) or 1, n + 1))
+    with pytest.raises(ValueError, match="may have 120 states"):
+        print(unit.opened)  # which needs the steps of all characters
+    assert len(steps) < 20_000
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

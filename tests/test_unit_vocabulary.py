@@ -15,7 +15,7 @@ from test_length_units import UNITS, decode, pieces_of, progress
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import M2M100Tokenizer, MarianTokenizer, PreTrainedTokenizerFast
 
-from hf_lenctrl import UnitTable, count_units
+from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable, count_units
 
 
 # Every kind of tokenizer: counts against decoded text
@@ -210,6 +210,18 @@ def test_a_tokenizer_without_a_decoder_counts_tokens_only():
     with pytest.raises(ValueError, match="has no decoder, so only tokens can be counted"):
         UnitTable.from_tokenizer(tokenizer, "character")
     assert progress(tokenizer, [1, 0, 1], "token") == [1, 2, 3]
+
+
+def test_ids_may_have_gaps():
+    """A `vocab.txt` with a line twice has a gap, and `len(tokenizer)` is then below the highest id."""
+    words = Tokenizer(models.WordPiece({"<unk>": 0, "a": 1, "</s>": 2, "##b": 9}, unk_token="<unk>"))
+    words.decoder = decoders.WordPiece()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>", eos_token="</s>")
+    assert progress(tokenizer, [5, 1, 9, 5, 9]) == [0, 1, 2, 2, 3]  # decoding skips id 5
+    assert progress(tokenizer, [5, 9], "token") == [0, 1]
+    table = UnitTable.from_tokenizer(tokenizer, "character")
+    scores = LengthConstraintLogitsProcessor(table, 2, "max", eos_token_id=2)(torch.tensor([[1]]), torch.zeros(1, 10))
+    assert (scores[0] == 0).nonzero().squeeze(1).tolist() == [2, 9]
 
 
 @pytest.mark.parametrize("unit", ["character", "byte"])
