@@ -12,8 +12,7 @@ from .length_signal import (
     LengthSignal,
     fill_positions,
     init_length_weights,
-    refuse_dora,
-    refuse_frozen,
+    refuse_at_zero,
     required_length,
 )
 from .lengths import refuse_length
@@ -201,8 +200,7 @@ class LengthControlledEncoder(_Part):
                 inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
             lengths = required_length(length, self.config, inputs_embeds, self.training)  # (B,)
             table = self.length_table
-            refuse_dora(table)
-            refuse_frozen(table, "length_embedding")
+            refuse_at_zero(table, "length_embedding")
             rows = lengths.clamp(max=self.config.learned_lengths - 1)
             device = next(table.parameters()).device
             rows = rows if device.type == "meta" else rows.to(device)  # "meta" means that the table is offloaded

@@ -81,15 +81,14 @@ def fill_positions(module: Any, config) -> None:
         module.weight.copy_(fairseq_sinusoidal(torch.arange(rows, device=module.weight.device) + 2, dim))
 
 
-def refuse_dora(module: Any) -> None:
-    """Raise `ValueError` if DoRA adapts a module whose weights are zero, because DoRA divides by their norm."""
+def refuse_at_zero(module: Any, name: str) -> None:
+    """
+    Raise `ValueError` if an adapter keeps a module at zero, so that the length has no effect: if DoRA adapts it, which
+    divides by the norm of its weights, or if it is frozen in training, because the adapter omits it.
+    """
     if any(getattr(module, "use_dora", {}).values()) and not bool(module.weight.any()):
         names = f"exclude_modules={LENGTH_MODULES}, modules_to_save={LENGTH_MODULES}"
         raise ValueError(f"DoRA divides by the norm of modules at zero; pass LoraConfig(use_dora=True, {names})")
-
-
-def refuse_frozen(module: nn.Module, name: str) -> None:
-    """Raise `ValueError` if a module is frozen at zero in training, for example if an adapter omits the module."""
     learns = any(p.requires_grad for p in module.parameters())
     if learns or not module.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return
@@ -198,8 +197,7 @@ class LengthSignal:
         encoding = self.encode_length(progress, lengths.clamp(min=1), embeds.shape[2])  # (B, T, d)
         projection = getattr(self, "length_projection", None)
         if projection is not None:
-            refuse_dora(projection)
-            refuse_frozen(projection, "length_projection")
+            refuse_at_zero(projection, "length_projection")
             encoding = projection(encoding.to(projection.weight.dtype))
         if self.config.length_optional:
             encoding = encoding * (lengths > 0).unsqueeze(2)
