@@ -99,7 +99,8 @@ class LengthTokens:
         Raise `ValueError` if the vocabulary of a tokenizer lacks a length token, because the model would read an
         unknown token in its place.
         """
-        if missing := [token for token in self.tokens if token not in tokenizer.get_vocab()]:
+        known = tokenizer.get_vocab()
+        if missing := [token for token in self.tokens if token not in known]:
             calls = "LengthTokens.add_to(tokenizer) and model.resize_token_embeddings(len(tokenizer))"
             raise ValueError(f"the tokenizer lacks the length tokens {', '.join(missing)}; call {calls}")
 

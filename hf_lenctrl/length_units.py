@@ -369,17 +369,19 @@ class UnitTable(nn.Module):
 
 def known_table(tokenizer, unit: str | Unit | Callable[[str], int], vocab_size: int, device: Any) -> UnitTable:
     """
-    Return the unit table of a tokenizer, padded to `vocab_size` entries, on a device. The last tables are cached,
-    because the table and the masks of its constraints take seconds with a large vocabulary. See
-    `UnitTable.from_tokenizer` and `UnitTable.padded` for the errors.
+    Return the unit table of a tokenizer, padded to `vocab_size` entries, on a device. The last tables of units that
+    are no functions are cached, because the table and the masks of its constraints take seconds with a large
+    vocabulary. See `UnitTable.from_tokenizer` and `UnitTable.padded` for the errors.
     """
+    if not isinstance(unit, str | Unit):  # a function may be unhashable, or new in each call
+        return UnitTable.from_tokenizer(tokenizer, cost=unit).padded(vocab_size).to(device)
     return _known_table(tokenizer, unit, vocab_size, torch.device(device), len(tokenizer))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=4)
 @torch.inference_mode(False)  # calls outside inference mode use the same table
-def _known_table(tokenizer, unit, vocab_size: int, device: torch.device, entries: int) -> UnitTable:
-    return UnitTable.from_tokenizer(tokenizer, as_unit(unit)).padded(vocab_size).to(device)
+def _known_table(tokenizer, unit: str | Unit, vocab_size: int, device: torch.device, entries: int) -> UnitTable:
+    return UnitTable.from_tokenizer(tokenizer, unit).padded(vocab_size).to(device)
 
 
 def save_unit_table(tokenizer, unit: str) -> Path:

@@ -274,6 +274,9 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path, name, data, options, mess
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=message):
         load_splits(whole(**{"train_file": str(tmp_path / name), **options}))
+    if "has no rows" in message:
+        with pytest.raises(ValueError, match=message):
+            Rows(str(tmp_path / name))
 
 
 TWICE = b'{"source": "a", "target": "t"}\n\n{"source": "b", "source": "c", "target": "t"}\n'
@@ -315,9 +318,13 @@ def test_a_text_with_u0000_is_refused_with_its_row(tmp_path, column, kind):
     path.write_text("\n".join(texts[kind]) + "\n")
     message = f"row 3 of .*rows.{kind}: '{column}' holds U.0000; save the file as UTF-8, or remove the character"
     with pytest.raises(ValueError, match=message):
-        load_splits(whole(train_file=str(path)))
-    with pytest.raises(ValueError, match=message):
         Rows(str(path)).texts(column)
+    if kind == "csv":  # pandas 2 would cut the text
+        message = (
+            f"rows.csv could not be read as csv: row 3: '{column}' holds U.0000; save it as UTF-8"
+        )
+    with pytest.raises(ValueError, match=message):
+        load_splits(whole(train_file=str(path)))
 
 
 @pytest.mark.parametrize("code", ["utf-16le", "utf-16be"])

@@ -14,6 +14,7 @@ from test_causal import PROMPTS, build_plain, make_tokenizer
 from transformers import BartConfig, BartForConditionalGeneration
 
 from hf_lenctrl import UnitTable
+from hf_lenctrl.training.fitted_cost import FittedCost
 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "hub"))
@@ -82,6 +83,9 @@ def test_a_sequence_to_sequence_model_keeps_it_in_units_and_a_cost_and_what_is_m
     bound = {"custom_generate": str(tmp_path), "trust_remote_code": True, "length_constraint": "exact"}
     out = model.generate(**prompt, **bound, length=8, length_unit="byte", tokenizer=tokenizer)
     assert UnitTable.from_tokenizer(tokenizer, "byte").count(out).tolist() == [8, 8]
+    cost = FittedCost(0.01, dict.fromkeys("aeiou", 1), {"Lu": 0, "Ll": 0, "Zs": 0, "Po": 0, "Nd": 0}, 0)
+    out = model.generate(**prompt, **bound, length=3, cost=cost, tokenizer=tokenizer)  # which cannot be hashed
+    assert [cost(text) for text in tokenizer.batch_decode(out, skip_special_tokens=True)] == [3, 3]
     out = model.generate(**prompt, **bound, length=3, cost=vowels, tokenizer=tokenizer)
     assert [vowels(text) for text in tokenizer.batch_decode(out, skip_special_tokens=True)] == [3, 3]
     with pytest.raises(ValueError, match="length_bound needs length= and tokenizer="):

@@ -45,7 +45,7 @@ def _dataset(path: str, kind: str) -> "Dataset":
         count = 0
         for count, row in enumerate(_csv_rows(path), start=1):
             if names := [name for name, text in row.items() if "\0" in text]:
-                raise ValueError(holds_null(count, path, names[0]))
+                raise ValueError(f"row {count}: {names[0]!r} holds U+0000")
         if not count:
             raise StopIteration
         options = {"keep_default_na": False}  # texts such as "NA" and "null" are not missing values
@@ -285,8 +285,9 @@ def _check_names(names: list[str]) -> None:
 
 
 def _parquet_rows(path: str) -> Iterator[dict]:
-    for row in _dataset(path, "parquet"):  # JSON has no NaN, so NaN becomes `None`
-        yield json.loads(json.dumps(row, default=_as_text), parse_constant=lambda _: None)
+    rows = _dataset(path, "parquet")
+    # JSON has no NaN, so NaN becomes `None`
+    return (json.loads(json.dumps(row, default=_as_text), parse_constant=lambda _: None) for row in rows)
 
 
 def _as_text(value: Any) -> str:

@@ -391,7 +391,10 @@ def distinct_share(texts: Sequence[str], sources: Sequence[Hashable] | None = No
 
 
 def lead(source: str, length: int, unit: str, tokenizer=None) -> str:
-    """Return the first `length` units of a source. A summary must be better than this lead baseline."""
+    """
+    Return the first `length` units of a source. A summary must be better than this lead baseline. In the unit `"x"`,
+    in which a longer text may count less, the lead may end within an emoji.
+    """
     if unit == "character":
         return source[:length]
     if unit == "word":

@@ -230,8 +230,9 @@ class Choice(Single):
         fits the request. With other constraints, natural texts seldom fit, so one stage generates all these
         candidates, which is faster.
 
-        If all requests of a source share one search by length (see `SearchByLength`), the second stage always runs
-        this search. A last stage then generates candidates for each of these requests that has no candidate that fits.
+        With `"max"`, the second stage always runs a search by length that the requests of a source share (see
+        `SearchByLength`). A last stage then generates candidates for each of these requests that has no candidate that
+        fits.
         """
         if self.call.length_constraint == "max":
             natural = list(self.natural.values())

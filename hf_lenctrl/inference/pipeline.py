@@ -113,10 +113,9 @@ class LengthControlledGenerationPipeline(Pipeline):
             a window, also `window`, the lowest and the highest allowed length. If the length is in two units, also
             `lengths`, the produced length in both units. If `min_score` is set, also `score`, the log-probability of
             the text without a length. A model with `length_optional` adds this `score` to each output, but not with
-            `length_from` or `scores=False`. With `return_dict_in_generate=True, output_scores=True` and no
-            `min_score`, `score` is instead the mean log-probability per token in the
-            search. If `num_return_sequences` is above 1, a list of such `dict`. For several lengths of a text, and
-            for a list of sources, a list of these results.
+            `length_from` or `scores=False`. Otherwise, `return_dict_in_generate=True, output_scores=True` adds as
+            `score` the mean log-probability per token in the search. If `num_return_sequences` is above 1, a list of
+            such `dict`. For several lengths of a text, and for a list of sources, a list of these results.
 
     Raises:
         `TypeError`, `ValueError`: if an input is empty or not a text; if the length is missing or invalid (below 1 or
@@ -278,10 +277,10 @@ class LengthControlledGenerationPipeline(Pipeline):
         `hf_lenctrl.lengths.window_of`). Add `window` with the constraint `"exact"` or `"min"` if the two lengths
         differ, but not for a range of lengths.
 
-        `score` is the log-probability that the model gives to the text if no length is requested. Add `score` if the
-        model has `length_optional` and the output has no score yet, but not with `length_from` or `scores=False`. If
-        `min_score` is set, each output gets this `score`, even if the output had the score of a search. Then flag or
-        replace outputs with a low score, or raise `ValueError`, see `_treat_low`.
+        `score` is the log-probability that the model gives to the text if no length is requested. It replaces the
+        score of a search. Add `score` if the model has `length_optional`, but not with `length_from` or
+        `scores=False`; if `min_score` is set, always. With `choose`, the outputs have it already. If `min_score` is
+        set, then flag or replace outputs with a low score, or raise `ValueError`, see `_treat_low`.
         """
         several = [result if isinstance(result, list) else [result] for result in results]
         outputs = [(request, out) for request, own in zip(requests, several, strict=True) for out in own]
@@ -290,9 +289,8 @@ class LengthControlledGenerationPipeline(Pipeline):
                 out |= {"window": (request.low, request.high)} if request.low < request.high else {}
         is_optional = getattr(self.model.config, "length_optional", False) and call.length_from is None
         is_scored = is_optional and call.scores or call.min_score is not None
-        unscored = (
-            outputs if is_scored and not call.choose else []
-        )  # the score of a search is not this log-probability
+        # also the outputs with the score of a search, which is not this log-probability
+        unscored = outputs if is_scored and not call.choose else []
         sources = [request.source for request, _ in unscored]
         texts = [out["generated_text"] for _, out in unscored]
         scores = log_probabilities(self.model, self.tokenizer, sources, texts)
