@@ -320,9 +320,7 @@ def test_a_text_with_u0000_is_refused_with_its_row(tmp_path, column, kind):
     with pytest.raises(ValueError, match=message):
         Rows(str(path)).texts(column)
     if kind == "csv":  # pandas 2 would cut the text
-        message = (
-            f"rows.csv could not be read as csv: row 3: '{column}' holds U.0000; save it as UTF-8"
-        )
+        message = f"rows.csv could not be read as csv: row 3: '{column}' holds U.0000; save it as UTF-8"
     with pytest.raises(ValueError, match=message):
         load_splits(whole(train_file=str(path)))
 
