@@ -35,6 +35,10 @@ def load_rows(path: str) -> "Dataset":
         return _dataset(path, kind)
 
 
+class _NoRows(Exception):
+    """A file is readable, but has no rows."""
+
+
 def _dataset(path: str, kind: str) -> "Dataset":
     from datasets import Dataset, load_dataset
     from datasets.exceptions import DatasetGenerationError
@@ -47,10 +51,10 @@ def _dataset(path: str, kind: str) -> "Dataset":
             if names := [name for name, text in row.items() if "\0" in text]:
                 raise ValueError(f"row {count}: {names[0]!r} holds U+0000")
         if not count:
-            raise StopIteration
+            raise _NoRows
         options = {"keep_default_na": False}  # texts such as "NA" and "null" are not missing values
     elif kind == "parquet" and read_metadata(path).num_rows == 0:
-        raise StopIteration
+        raise _NoRows
     builder = "json" if kind == "jsonl" else kind
     try:
         rows = load_dataset(builder, data_files=glob.escape(os.path.abspath(path)), split="train", **options)
@@ -58,7 +62,7 @@ def _dataset(path: str, kind: str) -> "Dataset":
         raise ValueError(error.__cause__ or error) from error.__cause__
     except ValueError as error:  # such as a JSON file with an empty list
         if kind in ("json", "jsonl") and next(_json_rows(path), None) is None:
-            raise StopIteration from error
+            raise _NoRows from error
         raise
     assert isinstance(rows, Dataset)
     rows.data.validate(full=True)  # the JSON reader does not check that texts are UTF-8
@@ -215,7 +219,7 @@ def _with_file_name(path: str, kind: str) -> Iterator[None]:
     """Turn errors of a reader into `ValueError`, with the file name and advice."""
     try:
         yield
-    except StopIteration:  # `datasets` and `_dataset` raise it for an empty file
+    except (_NoRows, StopIteration):  # `datasets` raises `StopIteration` for an empty file
         raise ValueError(f"{path} has no rows") from None
     except (ValueError, OSError, EOFError, RecursionError, zlib.error, csv.Error) as error:
         cause = error.__cause__ or error
