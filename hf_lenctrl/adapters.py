@@ -156,6 +156,8 @@ def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
     fields |= {key: value for key, value in given.items() if key in fields}
     model = LenCtrlForCausalLM.around(plain, **fields)
     model.set_unit_table(tokenizer)
+    if (choice := getattr(config, "choice", None)) is not None:  # constants of the pipeline, such as its edits
+        model.config.choice = choice
     return model
 
 

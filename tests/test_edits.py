@@ -133,7 +133,7 @@ def test_rewordings_fit_and_have_the_scores_of_the_model(pipe):
 def test_edits_make_the_choice_likelier_and_keep_the_length(pipe, monkeypatch):
     call = {"length": [50, 75], "length_constraint": "exact", "length_tolerance": 0}
     with_edits = pipe(SOURCE, **call)
-    monkeypatch.setattr(pipe, "_edits", None)
+    monkeypatch.setattr(pipe, "edits", None)
     without = pipe(SOURCE, **call)
     assert [out["length"] for out in with_edits] == [len(out["generated_text"]) for out in with_edits] == [50, 75]
     assert all(more["score"] >= less["score"] for more, less in zip(with_edits, without, strict=True))
@@ -156,7 +156,7 @@ def test_edits_belong_to_the_model_that_names_them(pipe, tmp_path, caplog):
     )
     (tmp_path / "saved" / "edits.json").unlink()
     with caplog.at_level(logging.INFO):
-        assert hf_lenctrl.pipeline(tmp_path / "saved")._edits is None
+        assert hf_lenctrl.pipeline(tmp_path / "saved").edits is None
     assert "candidates get no edits, because edits.json is missing" in caplog.text
     config = json.loads((tmp_path / "saved" / "config.json").read_text())
     config["choice"]["edits"] = "../edits.json"

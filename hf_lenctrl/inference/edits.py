@@ -36,6 +36,7 @@ LONGEST = 3  # words of a phrase; a phrase that only adds words to a neighbour m
 STARTS, SINGLES, COMBINED = 8, 64, 16  # texts to edit, texts with one edit, and texts with several edits to score
 MOST_EDITS = 5  # in a text
 LOWEST = -9.0  # nats that an edit may cost
+DELETED = 5  # most successive words of a deletion
 
 Phrase = tuple[str, ...]
 
@@ -62,11 +63,14 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 
 class Edits:
     """
-    Phrases that may replace each other.
+    Phrases that may replace each other, and words that may not be deleted.
 
     Args:
         counts (`dict`): For each pair of phrases (tuples of words), the number of groups of texts in which the second
             phrase replaced the first, see `learn`.
+        kept (`Iterable[str]`, *optional*): Words in lower case that change the meaning if they are deleted, such as
+            "not". If given, an edit may also delete up to five successive words, but none of these, no number and no
+            name. Without it, there are no deletions.
 
     Example:
 
@@ -79,8 +83,8 @@ class Edits:
     ```
     """
 
-    def __init__(self, counts: dict[tuple[Phrase, Phrase], int]):
-        self.counts = counts
+    def __init__(self, counts: dict[tuple[Phrase, Phrase], int], kept: Iterable[str] | None = None):
+        self.counts, self.kept = counts, None if kept is None else frozenset(kept)
         self._others: dict[Phrase, list[tuple[Phrase, int]]] = {}
         for (phrase, other), count in counts.items():
             self._others.setdefault(phrase, []).append((other, count))
@@ -110,24 +114,55 @@ class Edits:
         that `save` writes.
         """
         try:
-            rows = json.loads(Path(path).read_text(encoding="utf-8"))
-            counts = {(tuple(a.split()), tuple(b.split())): int(count) for a, b, count in rows}
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            counts = {(tuple(a.split()), tuple(b.split())): int(count) for a, b, count in content["phrases"]}
             if not all(a and b and count > 0 for (a, b), count in counts.items()):
                 raise ValueError("a phrase is empty, or a number is below 1")
-            return cls(counts)
-        except (AttributeError, TypeError, ValueError, OverflowError) as error:
-            rule = 'a file of edits has a list of ["do not", "don\'t", 3], two phrases and the number of their groups'
+            return cls(counts, content["kept"])
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            rule = (
+                'a file of edits has {"phrases": [["do not", "don\'t", 3]], "kept": ["not"]}: pairs of phrases with the '
+                "number of their groups, and words that are never deleted, or null"
+            )
             raise ValueError(f"{rule}, which {path} has not: {error}") from error
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the phrases to a JSON file, which the field `choice` of a model's configuration may name."""
+        """Write the edits to a JSON file, which the field `choice` of a model's configuration may name."""
         rows = ",\n".join(
             json.dumps([" ".join(a), " ".join(b), count], ensure_ascii=False) for (a, b), count in self.counts.items()
         )
-        Path(path).write_text(f"[\n{rows}\n]\n", encoding="utf-8")
+        kept = json.dumps(None if self.kept is None else sorted(self.kept), ensure_ascii=False)
+        Path(path).write_text(f'{{"phrases": [\n{rows}\n],\n"kept": {kept}}}\n', encoding="utf-8")
 
     def of(self, text: str) -> list[Edit]:
         """Return the edits that are possible in a text."""
+        return [*self._replacements(text), *self._deletions(text)]
+
+    def _deletions(self, text: str) -> list[Edit]:
+        """
+        Return the edits that delete up to `DELETED` successive words of a sentence, with the commas between them and a
+        comma before or after them. The next word gets the capital letter of a sentence whose first words are deleted.
+        """
+        edits: list[Edit] = []
+        found = [] if self.kept is None else list(_WORD.finditer(text))
+        bounds = [0, *sentence_ends(text)]
+        for first, match in enumerate(found):
+            start = max(each for each in bounds if each <= match.start())
+            opens, words = not any(map(str.isalnum, text[start : match.start()])), 0
+            for last in found[first:]:
+                word, end = last[0], last.end()
+                words += word[0].isalnum()
+                is_capital = word[0].isupper() and word != "I" and not (opens and last is match)
+                if word != "," and (not word[0].isalnum() or is_capital or any(map(str.isdigit, word))):
+                    break
+                if words > DELETED or word.lower().replace("’", "'") in (self.kept or ()):
+                    break
+                if words and (edit := _deletion(text, match.start(), end, opens)) is not None:
+                    edits.append(edit)
+        return edits
+
+    def _replacements(self, text: str) -> list[Edit]:
+        """Return the edits that replace a phrase by another one."""
         found, edits = list(_WORD.finditer(text)), []
         bounds = [0, *sentence_ends(text)]
         for first, match in enumerate(found):
@@ -159,6 +194,25 @@ class Edits:
                     start = len(text[:begin].rstrip()) if new[0] != " " or is_joined else begin
                     edits.append(Edit(start, end, new if first and is_joined else new.lstrip(), count))
         return edits
+
+
+def _deletion(text: str, begin: int, end: int, opens: bool) -> Edit | None:
+    """
+    Return the edit that deletes the characters from `begin` to `end`, with the space on one side. Return `None` if the
+    rest is not written as text is. `opens` says whether a sentence begins at `begin`.
+    """
+    before, after = text[:begin].rstrip(), text[end:]
+    apart = before[-1:] in _APART and before != ""
+    if _PART.match(after) or (text[:begin] and not text[:begin][-1].isspace() and text[begin] != ","):
+        return None  # a part of a longer expression, or beside an opening mark
+    if not opens:
+        rest = after.lstrip()
+        return None if apart and (not rest or rest[0] in _APART) else Edit(len(before), end, "")
+    following = after.lstrip()
+    if not following[:1].isalnum():
+        return None  # a sentence does not begin with a mark
+    place = len(text) - len(following)
+    return Edit(begin, place + 1, following[0].upper())
 
 
 def edits_of(model, hub_options: dict[str, Any]) -> Edits | None:
@@ -224,6 +278,8 @@ def reword(
     count: Callable[[list[str]], list[int]],
     low: int,
     high: int,
+    singles: int = SINGLES,
+    combined: int = COMBINED,
 ) -> dict[str, float]:
     """
     Edit texts, and return the texts that fit, with their log-probabilities without a length.
@@ -241,6 +297,8 @@ def reword(
         starts (`dict[str, float]`): Texts to edit, with their log-probabilities.
         count (`Callable`): Function that returns the number of units of each text of a list.
         low, high (`int`): The lowest and the highest length that fits.
+        singles, combined (`int`, *optional*): Numbers of texts with one edit, and with several edits, for which the
+            model computes the log-probability. The defaults are 64 and 16.
 
     Returns:
         `dict[str, float]`: Texts that fit, with their log-probabilities. Texts of `starts` that fit are included.
@@ -267,17 +325,17 @@ def reword(
             value = change + 0.3 * math.log(edit.count) + 0.5 * starts[text]
             if variant not in proposals or proposals[variant][0] < value:
                 proposals[variant] = value, text, edit
-    singles = scored(sorted(proposals, key=lambda variant: -proposals[variant][0])[:SINGLES])
+    once = scored(sorted(proposals, key=lambda variant: -proposals[variant][0])[:singles])
     several: dict[str, float] = {}
     for text in best:
-        edited = [one for one, n in singles.items() if proposals[one][1] == text and n - starts[text] > LOWEST]
+        edited = [one for one, n in once.items() if proposals[one][1] == text and n - starts[text] > LOWEST]
         rows = [
-            (proposals[one][2], singles[one] - starts[text], n - lengths[text])
+            (proposals[one][2], once[one] - starts[text], n - lengths[text])
             for one, n in zip(edited, count(edited), strict=True)
         ]
         several |= _combined(text, starts[text], rows, low - lengths[text], high - lengths[text])
-    likely = sorted(several, key=lambda text: (ends(text), several[text]), reverse=True)[:COMBINED]
-    found = {**starts, **singles, **scored([text for text in likely if text not in singles])}
+    likely = sorted(several, key=lambda text: (ends(text), several[text]), reverse=True)[:combined]
+    found = {**starts, **once, **scored([text for text in likely if text not in once])}
     texts = list(found)
     return {text: found[text] for text, n in zip(texts, count(texts), strict=True) if low <= n <= high}
 

@@ -13,9 +13,10 @@ from transformers import Pipeline, pipeline
 
 from ..length_units import Unit, as_unit, check_list, check_sources, count_texts
 from ..lengths import check_constraint, check_counts, check_length, check_tolerance, plural, window_of
+from .edits import reword
 from .options import Tolerance
 from .presets import limit_of
-from .ranking import endings
+from .ranking import endings, log_probabilities
 from .sentences import ends, sentence_ends
 
 
@@ -26,6 +27,8 @@ NUM_BEAMS = 4  # also the rewordings for each planned length; with 2, fewer text
 SHARES, PLACES = (1.0, 0.9, 0.8, 0.7), (0.1, 0.4, 0.7, 1.0)
 GUIDANCE = 2.0  # `guidance_scale` of a model that also generates without a length
 SIMILARITY_WEIGHT = 10.0  # nats for full similarity to the source; log-probability alone favours texts that omit words
+EDITED = 8  # edited texts of a source that are considered
+SINGLES, COMBINED = 32, 8  # texts with one edit, and with several, to score; twice as many gain 0.1 nats
 LIKELY_END = -9.2  # nats, a ratio of 1 to 10,000; a text with a lower end score is unfinished; chosen on 18 texts
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"\w[\w-]+")
@@ -331,7 +334,9 @@ class _Job:
         requests = [request for request in self.requests if request.source.strip()]  # a model needs a source
         for request, texts in self._by_sentences([request for request in requests if request.open]):
             self.add(request, texts, "model")
-        self._generate([one for one in requests if one.open])
+        unfitted = [one for one in requests if one.open]
+        self._generate(unfitted)
+        self._edit(unfitted)
         self._score([(one, k) for one in self.requests if not one.fits(one.considered[0]) for k in one.others()])
 
     def _by_sentences(self, requests: list[_Request]) -> list[tuple[_Request, list[str]]]:
@@ -345,6 +350,7 @@ class _Job:
         parts = [[self._part(one, text, next(counts)) for text, _ in sentences] for one, sentences in several]
         every = [part for own in parts for part in own]
         self._generate(every)
+        self._edit(every)
         self._score([(part, k) for part in every for k in (0, *part.others())])
         return [
             (one, self._combined(one, own, [gap for _, gap in sentences]))
@@ -389,6 +395,19 @@ class _Job:
                 texts = [out["generated_text"].strip() for out in several]
                 self.add(request, [text for text in texts if text], "model")
 
+    def _edit(self, requests: list[_Request]) -> None:
+        """
+        Edit the source of each request, and add the best edited texts that fit to the texts considered for the
+        request. Do nothing if the model has no edits, see `hf_lenctrl.inference.edits.Edits`.
+        """
+        edits, model, tokenizer = getattr(self.pipe, "edits", None), self.pipe.model, self.pipe.tokenizer
+        for request in requests if edits is not None and self._has_scores() else []:
+            source, prompt = request.source, self._prompt(request.source)
+            starts = {source: log_probabilities(model, tokenizer, [prompt], [source])[0]}
+            found = reword(model, tokenizer, prompt, edits, starts, self._count, max(1, request.low), request.high, SINGLES, COMBINED)
+            values = {text: score + SIMILARITY_WEIGHT * similarity(text, source) for text, score in found.items()}
+            self.add(request, sorted(values, key=lambda text: -values[text])[:EDITED], "model")
+
     def _combined(self, request: _Request, parts: list[_Request], gaps: list[str]) -> list[str]:
         """
         Choose one text for each sentence, and join these texts. Return a list with the joined text that fits `request`
@@ -421,14 +440,18 @@ class _Job:
         Store both numbers in the candidates. Each of `pairs` is a request and the index of a text in the request's
         `considered`. Do nothing if the model cannot generate without a length.
         """
-        config = self.pipe.model.config
-        if getattr(config, "length_controlled", False) and not getattr(config, "length_optional", False):
+        if not self._has_scores():
             return
         prompts = [self._prompt(request.source) for request, _ in pairs]
         texts = [request.considered[k].text for request, k in pairs]
         scores = endings(self.pipe.model, self.pipe.tokenizer, prompts, texts)
         for (request, k), (score, ending) in zip(pairs, scores, strict=True):
             request.considered[k] = replace(request.considered[k], score=score, ending=ending)
+
+    def _has_scores(self) -> bool:
+        """Return whether the model can compute the log-probability of a text without a length."""
+        config = self.pipe.model.config
+        return not getattr(config, "length_controlled", False) or bool(getattr(config, "length_optional", False))
 
     def _prompt(self, source: str) -> Any:
         """Return the prompt for a source: a chat if the tokenizer has a template, otherwise the source."""

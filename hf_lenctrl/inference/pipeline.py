@@ -140,7 +140,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
         self._predictors = Predictors(self.model, {**loaded.hub_options, **given})
-        self._edits = edits_of(self.model, self._predictors.hub_options)
+        self.edits = edits_of(self.model, self._predictors.hub_options)
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
         if self._length_tokens is not None:
@@ -165,8 +165,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         """
         self.model.save_pretrained(save_directory, **kwargs)
         self.tokenizer.save_pretrained(save_directory, **kwargs)
-        if self._edits is not None:
-            self._edits.save(Path(save_directory, str(ChoiceConfig.of(self.model.config).edits)))
+        if self.edits is not None:
+            self.edits.save(Path(save_directory, str(ChoiceConfig.of(self.model.config).edits)))
         name = getattr(self.model.config, "length_predictor", None)
         if name is not None and name.startswith("./"):
             try:
@@ -201,7 +201,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         requests, has_lists = requests_of(call, prompts, single, self.model, self.tokenizer, self._predictors.predict)
         table = self._unit_table(call.unit)
         other = None if call.other is None else self._unit_table(call.other[0])
-        plan = plan_of(call, self.model, self.tokenizer, table, self._edits)
+        plan = plan_of(call, self.model, self.tokenizer, table, self.edits)
         jobs = plan.jobs(requests)
         if call.options.get("streamer") is not None:
             call.check_streamer(len(jobs))
