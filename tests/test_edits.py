@@ -94,16 +94,49 @@ def test_an_edit_leaves_longer_expressions_whole(text, expected):
     assert [apply(text, [edit]) for edit in edits.of(text)] == expected
 
 
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        (  # a sentence keeps its capital letter; "not" stays
+            "Sadly, it is not here.",
+            ["It is not here.", "Is not here.", "Not here.", "Sadly is not here.", "Sadly not here."]
+            + ["Sadly, is not here.", "Sadly, not here.", "Sadly, it not here.", "Sadly, it is not."],
+        ),
+        ("Ask Tom at 7:30.", ["Tom at 7:30.", "Ask Tom 7:30."]),  # no name and no number leaves
+        (
+            "He (or she) ate – and ran.",
+            ["He (or) ate – and ran.", "He (or she) – and ran.", "He (or she) ate – ran.", "He (or she) ate – and."],
+        ),
+        ("It rains, now, again.", None),
+    ],
+)
+def test_a_deletion_leaves_a_text_that_is_written_as_text_is(text, expected):
+    edits = Edits({}, ["not"])
+    found = [apply(text, [edit]) for edit in edits.of(text)]
+    if expected is None:  # commas leave with the words beside them, and no mark stands beside another
+        assert {"It rains, again.", "It rains.", "It rains again.", "It rains, now."} <= set(found)
+        assert not any(mark in one for one in found for mark in (",,", ", ,", ",.", " .", "  "))
+    else:
+        assert found == expected
+    assert Edits({}).of(text) == []
+
+
 def test_a_file_of_edits_is_read_and_a_wrong_one_refused(tmp_path):
     edits = Edits.learn(GROUPS, least=1)
     edits.save(tmp_path / "edits.json")
     assert Edits.load(tmp_path / "edits.json").counts == edits.counts
-    (tmp_path / "edits.json").write_text('[["do not", 3]]', encoding="utf-8")
-    with pytest.raises(ValueError, match="two phrases and the number of their groups, which .*edits.json has not"):
-        Edits.load(tmp_path / "edits.json")
-    (tmp_path / "edits.json").write_text('[["do not", "", 3]]', encoding="utf-8")
-    with pytest.raises(ValueError, match="a phrase is empty, or a number is below 1"):
-        Edits.load(tmp_path / "edits.json")
+    assert Edits.load(tmp_path / "edits.json").kept is None
+    Edits(edits.counts, ["not", "never"]).save(tmp_path / "edits.json")
+    assert Edits.load(tmp_path / "edits.json").kept == {"never", "not"}
+    for content, problem in [
+        ('{"phrases": [["do not", 3]], "kept": null}', "not enough values"),
+        ('{"phrases": [["do not", "", 3]], "kept": null}', "a phrase is empty, or a number is below 1"),
+        ('{"phrases": []}', "which .*edits.json has not: 'kept'"),
+        ('[["do not", "don\'t", 3]]', "words that are never deleted, or null, which .*edits.json has not"),
+    ]:
+        (tmp_path / "edits.json").write_text(content, encoding="utf-8")
+        with pytest.raises(ValueError, match=problem):
+            Edits.load(tmp_path / "edits.json")
 
 
 def test_the_first_change_is_that_of_the_first_other_token(pipe):

@@ -154,11 +154,11 @@ def test_the_best_combination_of_sentences_that_fits_is_taken():
     (request,) = job.requests
 
     def part(source, *others):
-        texts = [Candidate(source, len(source), "source", score=-1.0, ending=0.0)]
-        texts += [Candidate(text, len(text), "model", score=score, ending=end) for text, score, end in others]
+        texts = [Candidate(source, len(source), "source", score=-1.0, ending=0.0, recall=-1.0)]
+        texts += [Candidate(text, len(text), "model", score=s, ending=end, recall=-9.0) for text, s, end in others]
         return _Request(source, 99, 0, 99, texts)
 
-    first = part("One two three.", ("One two.", -30.0, 0.0), ("One, two", -0.1, 0.0))  # the last has no final mark
+    first = part("One two three.", ("One two.", -3.0, 0.0), ("One, two", -0.1, 0.0))  # the last has no final mark
     second = part("Four five six.", ("Four five.", -2.0, 0.0), ("Four six.", -0.1, -12.0))  # and this a broken end
     # 14 + 1 + 10 is one too long, 8 + 1 + 14 fits, and 8 + 1 + 10 too, but it keeps less
     assert job._combined(request, [first, second], ["", " "]) == ["One two. Four five six."]

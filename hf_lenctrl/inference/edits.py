@@ -121,8 +121,8 @@ class Edits:
             return cls(counts, content["kept"])
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             rule = (
-                'a file of edits has {"phrases": [["do not", "don\'t", 3]], "kept": ["not"]}: pairs of phrases with the '
-                "number of their groups, and words that are never deleted, or null"
+                'a file of edits has {"phrases": [["do not", "don\'t", 3]], "kept": ["not"]}: pairs of phrases with '
+                "the number of their groups, and words that are never deleted, or null"
             )
             raise ValueError(f"{rule}, which {path} has not: {error}") from error
 

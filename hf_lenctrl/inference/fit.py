@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import math
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -26,8 +27,8 @@ NUM_BEAMS = 4  # also the rewordings for each planned length; with 2, fewer text
 # from its lowest length (0) to its highest length (1)
 SHARES, PLACES = (1.0, 0.9, 0.8, 0.7), (0.1, 0.4, 0.7, 1.0)
 GUIDANCE = 2.0  # `guidance_scale` of a model that also generates without a length
-SIMILARITY_WEIGHT = 10.0  # nats for full similarity to the source; log-probability alone favours texts that omit words
-EDITED = 8  # edited texts of a source that are considered
+RECALL_WEIGHT = 0.4  # of the log-probability of the source; chosen on 430 judged texts of 16 sentences
+COMPARED = 6  # edited texts that are considered, and texts of a source that get a recall; more change no choice
 SINGLES, COMBINED = 32, 8  # texts with one edit, and with several, to score; twice as many gain 0.1 nats
 LIKELY_END = -9.2  # nats, a ratio of 1 to 10,000; a text with a lower end score is unfinished; chosen on 18 texts
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
@@ -47,6 +48,7 @@ class Candidate:
     added: tuple[str, ...] = ()  # names and numbers of the text that the source lacks
     score: float | None = None  # log-probability without a length; `None` if no model can compute it
     ending: float | None = None  # end score in nats, see `endings`; about 0 where a sentence may end
+    recall: float | None = None  # log-probability of the source, given this text: low if the text lost information
 
     @property
     def faults(self) -> list[str]:
@@ -61,13 +63,20 @@ class Candidate:
         """
         return (ends(self.text) or not ends(source)) and (self.ending is None or self.ending >= LIKELY_END)
 
+    def rank(self, source: str, value: float) -> tuple[bool, bool, float]:
+        """Return a rank, higher is better: texts without faults first, then finished texts, then the highest value."""
+        return not self.faults, self.finishes(source), value
+
     def value(self, source: str) -> float:
         """
         Return how well the text replaces `source`, as a number; higher is better. The number is the sum of the
-        weighted similarity to `source`, the log-probability and the end score (see `endings`). An unknown
-        log-probability or end score counts as 0.
+        log-probability, the end score and the weighted recall. A text without a recall has the lowest value. Without a
+        log-probability, the number is the `similarity` to `source`.
         """
-        return SIMILARITY_WEIGHT * similarity(self.text, source) + (self.score or 0.0) + (self.ending or 0.0)
+        if self.score is None:
+            return similarity(self.text, source)
+        recall = -math.inf if self.recall is None else self.recall
+        return self.score + (self.ending or 0.0) + RECALL_WEIGHT * recall
 
 
 @dataclass(frozen=True)
@@ -108,6 +117,15 @@ class _Request:
     def others(self) -> list[int]:
         """Return the indices in `considered` of the texts that fit, without the source (index 0)."""
         return [k for k, candidate in enumerate(self.considered) if k and self.fits(candidate)]
+
+    def likeliest(self) -> list[int]:
+        """Return the indices in `considered` of the `COMPARED` likeliest texts that fit, best first."""
+
+        def worth(k: int) -> tuple[bool, bool, float]:
+            candidate = self.considered[k]
+            return candidate.rank(self.source, (candidate.score or 0.0) + (candidate.ending or 0.0))
+
+        return sorted(self.others(), key=worth, reverse=True)[:COMPARED]
 
     def rows(self, plans: bool) -> list[tuple[int, int, int]]:
         """
@@ -337,7 +355,7 @@ class _Job:
         unfitted = [one for one in requests if one.open]
         self._generate(unfitted)
         self._edit(unfitted)
-        self._score([(one, k) for one in self.requests if not one.fits(one.considered[0]) for k in one.others()])
+        self._score([one for one in self.requests if not one.fits(one.considered[0])])
 
     def _by_sentences(self, requests: list[_Request]) -> list[tuple[_Request, list[str]]]:
         """
@@ -351,7 +369,7 @@ class _Job:
         every = [part for own in parts for part in own]
         self._generate(every)
         self._edit(every)
-        self._score([(part, k) for part in every for k in (0, *part.others())])
+        self._score(every, with_source=True)
         return [
             (one, self._combined(one, own, [gap for _, gap in sentences]))
             for (one, sentences), own in zip(several, parts, strict=True)
@@ -404,9 +422,9 @@ class _Job:
         for request in requests if edits is not None and self._has_scores() else []:
             source, prompt = request.source, self._prompt(request.source)
             starts = {source: log_probabilities(model, tokenizer, [prompt], [source])[0]}
-            found = reword(model, tokenizer, prompt, edits, starts, self._count, max(1, request.low), request.high, SINGLES, COMBINED)
-            values = {text: score + SIMILARITY_WEIGHT * similarity(text, source) for text, score in found.items()}
-            self.add(request, sorted(values, key=lambda text: -values[text])[:EDITED], "model")
+            window = max(1, request.low), request.high
+            found = reword(model, tokenizer, prompt, edits, starts, self._count, *window, SINGLES, COMBINED)
+            self.add(request, sorted(found, key=lambda text: -found[text])[:COMPARED], "model")
 
     def _combined(self, request: _Request, parts: list[_Request], gaps: list[str]) -> list[str]:
         """
@@ -434,19 +452,26 @@ class _Job:
         """Return the number of units of each text."""
         return count_texts(getattr(self.pipe, "tokenizer", None), texts, self.unit)
 
-    def _score(self, pairs: list[tuple[_Request, int]]) -> None:
+    def _score(self, requests: list[_Request], with_source: bool = False) -> None:
         """
-        Compute the log-probability without a length (`score`) and the end score (`ending`) of texts, see `endings`.
-        Store both numbers in the candidates. Each of `pairs` is a request and the index of a text in the request's
-        `considered`. Do nothing if the model cannot generate without a length.
+        Compute the log-probability without a length (`score`) and the end score (`ending`) of all texts that fit, and
+        of the source if `with_source` is set, see `endings`. Then compute the `recall` of the `COMPARED` best of them.
+        Store these numbers in the candidates. Do nothing if the model cannot generate without a length.
         """
         if not self._has_scores():
             return
-        prompts = [self._prompt(request.source) for request, _ in pairs]
+        model, tokenizer = self.pipe.model, self.pipe.tokenizer
+        pairs = [(request, k) for request in requests for k in [0] * with_source + request.others()]
         texts = [request.considered[k].text for request, k in pairs]
-        scores = endings(self.pipe.model, self.pipe.tokenizer, prompts, texts)
+        scores = endings(model, tokenizer, [self._prompt(request.source) for request, _ in pairs], texts)
         for (request, k), (score, ending) in zip(pairs, scores, strict=True):
-            request.considered[k] = replace(request.considered[k], score=score, ending=ending)
+            recall = None if k else score  # the text with the index 0 is the source
+            request.considered[k] = replace(request.considered[k], score=score, ending=ending, recall=recall)
+        pairs = [(request, k) for request in requests for k in request.likeliest()]
+        prompts = [self._prompt(request.considered[k].text) for request, k in pairs]
+        recalls = log_probabilities(model, tokenizer, prompts, [request.source for request, _ in pairs])
+        for (request, k), recall in zip(pairs, recalls, strict=True):
+            request.considered[k] = replace(request.considered[k], recall=recall)
 
     def _has_scores(self) -> bool:
         """Return whether the model can compute the log-probability of a text without a length."""
@@ -483,11 +508,7 @@ def _best(request: _Request, unit: str) -> Fitted:
             nearest = min(request.considered, key=lambda one: max(request.low - one.length, one.length - request.high))
             fault = f"no text fits: the nearest of {len(request.considered)} has {nearest.length} {plural(unit)}"
     else:
-
-        def worth(candidate: Candidate) -> tuple[bool, bool, float]:
-            return not candidate.faults, candidate.finishes(source.text), candidate.value(source.text)
-
-        best = max(fitting, key=worth)
+        best = max(fitting, key=lambda one: one.rank(source.text, one.value(source.text)))
         half = best.origin == "model" and not best.finishes(source.text)
         fault = "; ".join([*best.faults, *(["unfinished"] if half else [])]) or None
     considered = tuple(request.considered)
