@@ -24,11 +24,11 @@ WRITTEN = 10  # a written pair counts like one that was learned from so many gro
 # No deletion removes these words, because the text would mean something else.
 KEPT = """
     not no never none nobody nothing nowhere neither nor cannot without hardly barely scarcely rarely seldom unless
-    except only almost nearly if whether until before after against instead less least few fewer too may might must
-    should ain't aren't can't couldn't daren't didn't doesn't don't hadn't hasn't haven't isn't mightn't mustn't needn't
-    shan't shouldn't wasn't weren't won't wouldn't two three four five six seven eight nine ten eleven twelve thirteen
-    fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred
-    thousand million half twice
+    except only almost nearly if whether until till before after against instead less least few fewer too all both each
+    every any may might must should ain't aren't can't couldn't daren't didn't doesn't don't hadn't hasn't haven't
+    isn't mightn't mustn't needn't shan't shouldn't wasn't weren't won't wouldn't two three four five six seven eight
+    nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty
+    sixty seventy eighty ninety hundred thousand million half twice
 """.split()
 
 
