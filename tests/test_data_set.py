@@ -16,7 +16,7 @@ from recipe_runs import ROOT
 FOLDER = ROOT / "data" / "everyday_en_de_fr"
 COLUMNS = ["de", "fr", "en", "shorter", "longer", "subject"]
 KINDS = {"words": "kind de fr en", "phrases": "de fr en de_done fr_done en_done", "names": "kind de fr en"}
-OTHERS = {"templates": "de fr en", "rewordings": "en texts"}
+OTHERS = {"templates": "de fr en", "rewordings": "en texts", "alternatives": "longer shorter direction"}
 LISTS = {name: set(columns.split()) for name, columns in (KINDS | OTHERS).items()}
 MOST = 82  # MB of tracked files: the weights are 62 of them
 LARGE = {  # the only files of more than 1 MB
@@ -50,7 +50,14 @@ def test_the_data_set_loads_with_its_splits_and_lists(loaded):
     assert {name: part.num_rows for name, part in loaded.splits.items()} == {"train": 129_762, "validation": 206}
     assert all(part.column_names == COLUMNS for part in loaded.splits.values())
     found = {name: part.num_rows for name, part in loaded.lists.items()}
-    assert found == {"words": 5388, "phrases": 4111, "names": 947, "templates": 334, "rewordings": 17_677}
+    assert found == {
+        "words": 5388,
+        "phrases": 4111,
+        "names": 947,
+        "templates": 334,
+        "rewordings": 17_677,
+        "alternatives": 8179,
+    }
     assert all(set(part.column_names) == LISTS[name] for name, part in loaded.lists.items())
     row = loaded.splits["validation"][0]
     assert (row["de"], row["en"]) == ("Kau nicht an den Fingernägeln!", "Don't bite your nails!")

@@ -1,6 +1,8 @@
 """`fit`: texts that fit stay, candidates are taken, a model rewords, and no text is cut."""
 
 import asyncio
+import math
+import re
 
 import pandas
 import pytest
@@ -11,8 +13,9 @@ from test_causal import build_plain, make_tokenizer
 from hf_lenctrl import LengthControlledGenerationPipeline, Unit, fit, fit_async
 from hf_lenctrl.commands import fit as fit_command
 from hf_lenctrl.commands.rows import Rows
-from hf_lenctrl.inference.fit import Candidate, _Job, _Request, lost, similarity
-from hf_lenctrl.inference.ranking import endings
+from hf_lenctrl.inference.edits import Edits
+from hf_lenctrl.inference.fit import COMPARED, INSTRUCTION, Candidate, _Job, _Request, lost, similarity
+from hf_lenctrl.inference.ranking import endings, log_probabilities
 
 
 TEXT = "The meeting has been moved to Thursday at 3 p.m."  # 48 characters
@@ -166,6 +169,32 @@ def test_the_best_combination_of_sentences_that_fits_is_taken():
     assert job._combined(request, [first, second], ["", " "]) == ["One two three. Four five."]
     request.high = 18
     assert job._combined(request, [first, second], ["", " "]) == []
+
+
+def test_the_source_is_edited_and_a_text_is_worth_more_if_it_tells_the_source(rewrite, monkeypatch):
+    source = "They do not really like it."
+    monkeypatch.setattr(rewrite, "edits", Edits({(("do", "not"), ("don't",)): 3}, kept=["not"]))
+    monkeypatch.setattr(_Job, "_generate", lambda self, requests: None)
+    fitted = fit(source, 26, constraint="exact", model=rewrite, unit="character")
+    assert fitted.text == "They don't really like it." and fitted.origin == "model"
+    fitted = fit(source, 18, model=rewrite, unit="character")
+    texts = {one.text: one for one in fitted.candidates}
+    assert len(texts) == 1 + COMPARED and all(re.search("not|don't", text, re.I) for text in texts)
+    prompts = [[{"role": "system", "content": INSTRUCTION}, {"role": "user", "content": text}] for text in texts]
+    recalls = log_probabilities(rewrite.model, rewrite.tokenizer, prompts, [source] * len(texts))
+    assert [one.recall for one in texts.values()][1:] == pytest.approx(recalls[1:], abs=1e-3)
+    assert texts[source].recall is None
+    monkeypatch.setattr(rewrite, "edits", None)
+    assert fit(source, len(source) - 1, model=rewrite, unit="character").fault.startswith("no text fits")
+
+
+def test_the_value_of_a_text_counts_what_it_keeps():
+    values = [
+        Candidate("One.", 4, "model", score=score, ending=-1.0, recall=recall).value("One two.")
+        for score, recall in ((-2.0, -10.0), (-4.0, -5.0), (-1.0, None))
+    ]
+    assert values == [pytest.approx(-7.0), pytest.approx(-7.0), -math.inf]
+    assert Candidate("One two.", 8, "candidate").value("One two.") == 1
 
 
 def test_an_end_is_as_likely_as_its_last_mark_beside_the_likeliest_entry(rewrite):
