@@ -29,7 +29,8 @@ SHARES, PLACES = (1.0, 0.9, 0.8, 0.7), (0.1, 0.4, 0.7, 1.0)
 GUIDANCE = 2.0  # `guidance_scale` of a model that also generates without a length
 RECALL_WEIGHT = 0.4  # of the log-probability of the source; chosen on 430 judged texts of 16 sentences
 COMPARED = 6  # edited texts that are considered, and texts of a source that get a recall; more change no choice
-SINGLES, COMBINED = 32, 8  # texts with one edit, and with several, to score; twice as many gain 0.1 nats
+# texts with one edit to score, in a window and up to a limit, and texts with several; twice as many gain 0.1 nats
+SINGLES, SINGLES_UP_TO, COMBINED = 32, 16, 8
 LIKELY_END = -9.2  # nats, a ratio of 1 to 10,000; a text with a lower end score is unfinished; chosen on 18 texts
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"\w[\w-]+")
@@ -422,8 +423,9 @@ class _Job:
         for request in requests if edits is not None and self._has_scores() else []:
             source, prompt = request.source, self._prompt(request.source)
             starts = {source: log_probabilities(model, tokenizer, [prompt], [source])[0]}
-            window = max(1, request.low), request.high
-            found = reword(model, tokenizer, prompt, edits, starts, self._count, *window, SINGLES, COMBINED)
+            low, high = max(1, request.low), request.high
+            singles = SINGLES if low > 1 else SINGLES_UP_TO
+            found = reword(model, tokenizer, prompt, edits, starts, self._count, low, high, singles, COMBINED)
             self.add(request, sorted(found, key=lambda text: -found[text])[:COMPARED], "model")
 
     def _combined(self, request: _Request, parts: list[_Request], gaps: list[str]) -> list[str]:
