@@ -45,7 +45,8 @@ def main(argv=None) -> None:
         how = {"source": "it fits", "model": "reworded"}[fitted.origin]
         print(f"{source.length:>4}  {source.text}")
         print(f"{f'at most {fitted.requested}':>12}  {fitted.length:>4}  {fitted.text}  [{fitted.fault or how}]\n")
-    print("We wrote the texts and chose the limits for this demo; three of 13 texts read badly and are left out.")
+    print("We wrote the texts and chose the limits for this demo; three more texts, which an older version reworded")
+    print("badly, are left out.")
     print("A text with a fault is marked, never cut.")
     print(f"{time.perf_counter() - begun:.0f} seconds")
 
