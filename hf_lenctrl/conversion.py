@@ -113,7 +113,7 @@ def _no_tokenizer(name) -> str:
 class LoadedModel:
     """
     A model that `pipeline(...)` has loaded, with the Hub options of this call. The pipeline uses the options again to
-    load a length predictor from the model's repository.
+    load edits and a length predictor from the model's folder or repository.
     """
 
     model: PreTrainedModel
@@ -134,7 +134,7 @@ class PipelineModel(AutoModelForSeq2SeqLM):
     @classmethod
     def from_pretrained(cls, name, *args, **kwargs):
         model = auto_class(name, **kwargs).from_pretrained(name, *args, **kwargs)
-        names = ("revision", "token", "cache_dir", "local_files_only")
+        names = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
         return LoadedModel(model, {name: kwargs[name] for name in names if kwargs.get(name) is not None})
 
 
