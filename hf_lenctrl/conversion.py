@@ -113,7 +113,7 @@ def _no_tokenizer(name) -> str:
 class LoadedModel:
     """
     A model that `pipeline(...)` has loaded, with the Hub options of this call. The pipeline uses the options again to
-    load a length predictor from the model's repository.
+    load edits and a length predictor from the model's folder or repository.
     """
 
     model: PreTrainedModel
@@ -134,7 +134,7 @@ class PipelineModel(AutoModelForSeq2SeqLM):
     @classmethod
     def from_pretrained(cls, name, *args, **kwargs):
         model = auto_class(name, **kwargs).from_pretrained(name, *args, **kwargs)
-        names = ("revision", "token", "cache_dir", "local_files_only")
+        names = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
         return LoadedModel(model, {name: kwargs[name] for name in names if kwargs.get(name) is not None})
 
 
@@ -166,7 +166,7 @@ class ConversionOptions(TypedDict, total=False):
     length_encoding: str
     length_unit: str
     cost: Unit | Callable[[str], int] | None
-    length_tokens: LengthTokens | None
+    length_tokens: LengthTokens | dict | None
     length: int | None
     length_constraint: str | None
     length_tolerance: int | float | list | tuple | None
@@ -227,7 +227,7 @@ def add_length_control(
     length_unit: str = "token",
     cost: Unit | Callable[[str], int] | None = None,
     tokenizer=None,
-    length_tokens: LengthTokens | None = None,
+    length_tokens: LengthTokens | dict | None = None,
     **options,
 ) -> Any:
     """
@@ -250,9 +250,9 @@ def add_length_control(
             `UnitTable.from_tokenizer`.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's tokenizer; by default the tokenizer in the
             model's folder. Required if the model is passed as an object.
-        length_tokens (`LengthTokens`, *optional*): Tokens before the source that state the length. The model's
-            embedding must have rows for these tokens. If there are length tokens or `encoder_length_embedding`,
-            `length_encoding="none"` is allowed.
+        length_tokens (`LengthTokens` or `dict`, *optional*): Tokens before the source that state the length, or their
+            `to_dict()`. The model's embedding must have rows for these tokens. If there are length tokens or
+            `encoder_length_embedding`, `length_encoding="none"` is allowed.
         options: Other fields of the new model's configuration (see `LengthControlRules`), except `sinusoids`. For
             example, `length` and `length_constraint` are the defaults of `generate`.
 
@@ -274,10 +274,11 @@ def add_length_control(
         _check_path(model_or_path)
         plain = auto_class(model_or_path).from_pretrained(model_or_path)
         tokenizer = tokenizer or tokenizer_of(model_or_path)
+    tokens = LengthTokens(**length_tokens) if isinstance(length_tokens, dict) else length_tokens
     addable = (*LENGTH_ENCODINGS, "learned")
     # If encoder and decoder share an embedding table, the table itself starts at zero.
     shared = length_encoding == "learned" and bool(options.get("encoder_length_embedding"))
-    in_the_source = length_tokens is not None or options.get("encoder_length_embedding")
+    in_the_source = tokens is not None or options.get("encoder_length_embedding")
     if length_encoding not in addable and not (length_encoding == "none" and in_the_source):
         raise ValueError(f"length_encoding={length_encoding!r} cannot be added; choose one of {', '.join(addable)}")
     control: dict[str, Any] = {
@@ -285,10 +286,10 @@ def add_length_control(
         "absolute_positions": True,
         "length_unit": length_unit,
         "length_projection": length_encoding != "none" and not shared,
-        "length_tokens": None if length_tokens is None else length_tokens.to_dict(),
+        "length_tokens": None if tokens is None else tokens.to_dict(),
     }
-    if length_tokens is not None:
-        length_tokens.check_in(tokenizer)
+    if tokens is not None:
+        tokens.check_in(tokenizer)
     # `sinusoids` would change the positions of a Marian checkpoint when it is loaded again
     if unknown := sorted(options.keys() - (LengthControlRules.__annotations__.keys() - {*control, "sinusoids"})):
         raise TypeError(f"add_length_control has no option {', '.join(unknown)}")

@@ -39,7 +39,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         eos_token_id (`int` or `list[int]`): Ids that end an output.
         max_length (`int` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): The limit of `generate` in
             positions, EOS included, for all examples or for each example. Outputs are complete before the limit. If an
-            exact length would take too many entries, entries that add more units are chosen.
+            exact length would take too many entries, entries that add more units are chosen. In a unit in which no
+            entry adds 1, such as `"arial"`, this may still miss the length; `generate` then logs a warning.
         prompt_length (`int`, *optional*, defaults to 0): Number of positions of the prompt, which do not count.
         start_length (`int`, *optional*, defaults to 1): Number of positions before the text that add no units: the
             decoder start, a forced BOS or language code.

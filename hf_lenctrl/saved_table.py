@@ -96,7 +96,7 @@ def _made_from(tokenizer, unit: str) -> str:
         size, special = entries_of(tokenizer)
         pieces, facts = tokenizer.convert_ids_to_tokens(list(range(size))), [size, sorted(special)]
     else:
-        pieces = map(backend.id_to_token, range(len(tokenizer)))
+        pieces = map(backend.id_to_token, range(entries_of(tokenizer)[0]))  # the ids may have gaps
         facts = [len(tokenizer), repr(tokenizer.added_tokens_decoder), repr(backend.decoder)]
     facts += [type(tokenizer).__name__, unit, unicodedata.unidata_version, regex.__version__, columns_version]
     known = hashlib.sha256(json.dumps(facts).encode())

@@ -184,6 +184,7 @@ def test_what_cannot_be_converted_is_told(tmp_path):
     [
         ({"length_encoding": "none"}, "length_encoding='none' cannot be added; choose one of"),
         ({"length_tokens": LengthTokens("bins", (4,))}, "the tokenizer lacks the length tokens <len_0>, <len_1>;"),
+        ({"length_tokens": {"kind": "bins", "thresholds": [4]}}, "the tokenizer lacks the length tokens <len_0>"),
         ({"tokenizer": None}, "needs the tokenizer of the BartForConditionalGeneration"),
         ({"tokenizer": "m2m_100"}, "the tokenizer's target vocabulary has .* entries, the decoder's embedding"),
     ],

@@ -182,6 +182,13 @@ def test_no_edit_adds_a_token_that_the_call_forbids(pipe):
     assert len(text) == 75 and not {*pipe.tokenizer(text_target=text)["input_ids"]} & {*ids}
 
 
+def test_a_model_in_a_subfolder_has_the_edits_and_the_predictor_of_this_folder(tmp_path):
+    (tmp_path / "own").symlink_to(MODEL, target_is_directory=True)
+    pipe = hf_lenctrl.pipeline(tmp_path, model_kwargs={"subfolder": "own"})
+    assert pipe.edits is not None and pipe.edits.counts == Edits.load(MODEL / "edits.json").counts
+    assert pipe(SOURCE, length="predict", choose=False)["requested_length"] > 20
+
+
 def test_edits_belong_to_the_model_that_names_them(pipe, tmp_path, caplog):
     pipe.save_pretrained(tmp_path / "saved")
     assert json.loads((tmp_path / "saved" / "edits.json").read_text()) == json.loads(

@@ -112,7 +112,8 @@ def test_a_file_is_replaced_only_where_that_is_asked_for(tool, options, tmp_path
 def test_files_that_hold_no_pairs_or_no_cost_are_refused(tmp_path):
     pairs = str(tmp_path / "pairs.jsonl")
     for rows, message in (
-        ([{"text": "a", "seconds": None}] * 20, "row 1 of .* 'seconds' must hold a number, got None"),
+        ([{"text": "a", "seconds": None}] * 20, "row 1 of .* 'seconds' must hold a finite number .*, got None"),
+        ([{"text": "a", "seconds": 1 - i} for i in range(20)], "row 3 of .* number of at least 0, got -1"),
         ([{"text": "a", "seconds": 1.0}] * 19, "must have at least 20 rows, got 19"),
     ):
         write_rows(tmp_path / "pairs.jsonl", rows)

@@ -140,3 +140,18 @@ def test_a_length_that_no_text_has_is_an_empty_row(tmp_path):
     written = tokenizer.batch_decode(out.sequences[:, prompt.shape[1] :], skip_special_tokens=True)
     assert [len(text) for text in written] == [0, 3]
     assert out.sequences_scores[0] == -math.inf and out.sequences_scores[1] > -math.inf
+
+
+def test_stop_strings_end_a_searched_text_and_options_on_other_rows_are_refused(tmp_path):
+    assemble.assemble("search_by_length", tmp_path)
+    tokenizer, model = make_tokenizer(), build_plain("llama")
+    prompt = tokenizer(PROMPTS[:1], return_tensors="pt")["input_ids"]
+    given = {"custom_generate": str(tmp_path), "trust_remote_code": True, "tokenizer": tokenizer}
+    given |= {"length": [5, 8], "length_unit": "character"}
+    for ids, length in zip(model.generate(prompt, **given, stop_strings="e").sequences, (5, 8), strict=True):
+        pieces = tokenizer.batch_decode(ids[prompt.shape[1] :].unsqueeze(1), skip_special_tokens=True)
+        *before, last = [piece for piece in pieces if piece]
+        assert "e" in last and not any("e" in piece for piece in before)
+        assert len("".join([*before, last])) == length
+    with pytest.raises(ValueError, match="has other rows than the options prefix_allowed_tokens_fn"):
+        model.generate(prompt, **given, prefix_allowed_tokens_fn=lambda row, ids: list(range(len(tokenizer))))

@@ -20,6 +20,7 @@ from hf_lenctrl.evaluation.metrics import (
     build_compute_metrics,
     rouge_metrics,
     rouge_settings,
+    text_quality,
     translation_metrics,
 )
 
@@ -48,6 +49,11 @@ def test_the_message_names_the_package_of_the_language(language, monkeypatch):
 def test_what_does_not_pair_up_is_refused(measure, outputs, wanted, counts):
     with pytest.raises(ValueError, match=f"got {counts}"):
         measure(outputs, wanted)
+
+
+def test_no_texts_have_no_shares():
+    with pytest.raises(ValueError, match="shares of the texts, so it needs at least one, got none"):
+        text_quality([])
 
 
 ALL = ("rouge1_recall", "rouge1_f1", "rouge2_recall", "rouge2_f1", "rougeL_recall", "rougeL_f1")

@@ -188,6 +188,17 @@ def test_the_command_and_the_example_of_the_page_run(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_drafts_leave_the_text_as_it_is(exported):
+    model, tokenizer, other = exported("bart")
+    batch = {name: each[:, :9] for name, each in tokenizer(TEXTS[:1], return_tensors="pt").items()}
+    for options in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": model}):
+        for length in (7, 23):
+            asked = {"length": length, "length_constraint": "exact", "num_beams": 1, "do_sample": False}
+            expected = other.generate(**batch, **asked)
+            assert other.generate(**batch, **asked, **options).tolist() == expected.tolist()
+
+
+@pytest.mark.slow
 def test_the_runner_keeps_a_length_in_another_unit_than_the_trained_one(exported):
     model, tokenizer, other = exported("bart")
     written = []

@@ -180,7 +180,8 @@ def test_many_lengths_of_a_text_share_a_search(chooser, monkeypatch):
 def test_an_option_that_looks_at_the_rows_of_beams_has_beams(chooser, monkeypatch):
     monkeypatch.setattr(chooser.model.config, "choice", {"few_lengths": 3}, raising=False)
     calls, entries = spy(monkeypatch, chooser.model), list(range(chooser.model.config.vocab_size))
-    for option in ({"stop_strings": ["e"]}, {"prefix_allowed_tokens_fn": lambda row, ids: entries}):
+    others = ({"encoder_no_repeat_ngram_size": 2}, {"encoder_repetition_penalty": 1.5}, {"guidance_scale": 2.0})
+    for option in ({"stop_strings": ["e"]}, {"prefix_allowed_tokens_fn": lambda row, ids: entries}, *others):
         outputs = chooser("one more text", length=[5, 7, 9, 12], length_constraint="max", **option)
         assert all(out["length"] <= n for out, n in zip(outputs, [5, 7, 9, 12], strict=True))
     assert not any("custom_generate" in call for call in calls)

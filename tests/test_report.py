@@ -166,6 +166,8 @@ def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypat
         ({"predictions": "text"}, ValueError, "got 4 and 6"),
         ({"predictions": ["a", None]}, TypeError, r"must be a text, got None at position 1"),
         ({"requested": [17, 10, 0, 17, 10, 3]}, ValueError, "at least 1, got 0"),
+        ({"units": []}, ValueError, "units must name at least one unit, got none"),
+        ({"bucket_width": -5}, ValueError, "bucket_width must be an integer of at least 1, got -5"),
         ({"units": ["line"]}, ValueError, "unit of a text must be one of character, word, .*, arial, got 'line'"),
         ({"units": ["character", "word"]}, ValueError, r"for each unit, \{'character': \[...\], ...\}, got one list"),
         ({"requested": {"word": WORDS}, "units": "byte"}, ValueError, r"\{'byte': \[...\], ...\}, got those of word"),

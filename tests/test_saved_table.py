@@ -6,6 +6,7 @@ import pytest
 import torch
 from conftest import save_in
 from test_causal import build_plain, make_tokenizer
+from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 import hf_lenctrl
@@ -69,6 +70,17 @@ def test_a_stale_table_is_built_again_with_a_warning(change, folder, built, monk
     assert "so the table is built again; call hf_lenctrl.save_unit_table(tokenizer, 'character')" in caplog.text
     ids = torch.tensor([[len(tokenizer) - 1, 9]])
     assert table.count(ids).tolist() == [len(tokenizer.decode(ids[0], skip_special_tokens=True))]
+
+
+def test_a_table_is_stale_for_another_entry_behind_a_gap(tmp_path):
+    words = {"</s>": 0, "<unk>": 1, "a": 2}
+    for word in ("to", "lighthouse"):  # the highest id is above the number of entries
+        backend = Tokenizer(models.WordLevel({**words, word: 9}, unk_token="<unk>"))
+        backend.decoder = decoders.Fuse()
+        special = {"eos_token": "</s>", "unk_token": "<unk>"}
+        PreTrainedTokenizerFast(tokenizer_object=backend, **special).save_pretrained(tmp_path)
+        assert UnitTable.from_tokenizer(load(tmp_path), "character").count(torch.tensor([[9]])).tolist() == [len(word)]
+        hf_lenctrl.save_unit_table(load(tmp_path), "character")
 
 
 def test_a_table_has_a_place_and_a_unit_with_a_name(folder):

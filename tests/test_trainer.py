@@ -159,6 +159,19 @@ def test_a_loss_of_the_users_own_and_a_collator_without_a_model_are_kept(countin
     assert calls == [3] and len(seen) == 3
 
 
+def test_workers_that_outlive_an_epoch_leave_a_resumed_run_as_it_was(pairs, shared_tokenizer, tmp_path):
+    own = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "save_strategy": "steps"}
+    own |= {"num_train_epochs": 3, "save_steps": 1, "dataloader_multiprocessing_context": "fork"}
+    weights = []
+    for resumed in (None, 1, 2):  # of two steps in an epoch
+        model = controlled_marian(shared_tokenizer, dropout=0.3)
+        args = arguments(tmp_path / "run" if resumed is None else tmp_path / "resumed", **own)
+        trainer = LengthControlTrainer(model, args, train_dataset=pairs, processing_class=shared_tokenizer)
+        trainer.train(resume_from_checkpoint=resumed and str(tmp_path / "run" / f"checkpoint-{resumed}"))
+        weights.append(torch.cat([each.detach().flatten() for each in model.parameters()]))
+    assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
+
+
 def test_the_projection_decays_as_the_other_weights(shared_tokenizer, tmp_path):
     model = add_length_control(plain_marian(shared_tokenizer), tokenizer=shared_tokenizer)
     for decay in (0.0, 0.1):
@@ -167,6 +180,6 @@ def test_the_projection_decays_as_the_other_weights(shared_tokenizer, tmp_path):
         assert trainer.create_optimizer().param_groups[-1]["weight_decay"] == decay
 
 
-@pytest.mark.parametrize("name", ["_issue_warnings_after_load", "_get_eval_sampler"])
+@pytest.mark.parametrize("name", ["_issue_warnings_after_load", "_get_eval_sampler", "_get_dataloader"])
 def test_the_private_methods_of_trainer_that_this_package_overrides_are_there(name):  # in transformers 5.23
     assert callable(getattr(Seq2SeqTrainer, name))

@@ -7,6 +7,7 @@ The rows have the columns `text` and `seconds`. `hf_lenctrl.load_cost` loads the
 fits all rows, and writes the result.
 """
 
+import math
 from pathlib import Path
 from statistics import mean
 
@@ -33,14 +34,18 @@ def make_parser() -> CommandParser:
 
 def seconds_of(rows: Rows, column: str) -> list[float]:
     """
-    Return a column of numbers as floats; in csv the numbers are text. Raise `ValueError` if a value is not a number.
+    Return a column of numbers as floats; in csv the numbers are text. Raise `ValueError` if a value is not a finite
+    number of at least 0.
     """
     found = []
     for i, value in zip(rows.numbers, rows.column(column), strict=True):
         try:
             found.append(float(value))
-        except (TypeError, ValueError):
-            raise ValueError(f"row {i} of {rows.path}: {column!r} must hold a number, got {value!r}") from None
+            if not 0 <= found[-1] < math.inf:
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
+            rule = f"{column!r} must hold a finite number of at least 0"
+            raise ValueError(f"row {i} of {rows.path}: {rule}, got {value!r}") from None
     return found
 
 

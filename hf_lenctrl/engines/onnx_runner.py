@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.generation import GenerationMode
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..cache import CACHE, takes_cache
@@ -68,6 +69,15 @@ class _Past:
     def update(self, outputs: dict[str, torch.Tensor]) -> None:
         """Replace the tensors with the new cache from the outputs of a step."""
         self.tensors = {name: outputs[name.replace("past_key_values", "present")] for name in self.tensors}
+
+    def activate_past_recording(self) -> None:
+        """Do nothing, because all positions are kept. Assisted generation calls this method."""
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Remove the last `-tokens_to_remove` decoder positions, in place. `tokens_to_remove` is at most 0."""
+        for name, tensor in self.tensors.items():
+            if ".decoder." in name:
+                self.tensors[name] = tensor[:, :, : tensor.shape[2] + tokens_to_remove]
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """
@@ -187,5 +197,9 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         progress = self.table.progress(input_ids)  # (rows, T)
         return inputs | {"progress": progress[:, -inputs["decoder_input_ids"].shape[1] :]}
 
-    def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
-        """Do nothing, because the first step makes the cache."""
+    def _prepare_cache_for_generation(
+        self, generation_config, model_kwargs, generation_mode, batch_size, *args, **kwargs
+    ):
+        """Make the cache of assisted generation. Otherwise the first step makes it, when the rows are known."""
+        if generation_mode == GenerationMode.ASSISTED_GENERATION:
+            model_kwargs[CACHE] = _Past(self.step.inputs, batch_size)

@@ -351,6 +351,9 @@ def text_quality(texts: Sequence[str]) -> dict[str, float]:
     and `"filled_end"` is the share for which the function `filled_end` is true. A text of the exact length can still
     have these faults.
 
+    Raises:
+        `ValueError`: if there are no texts.
+
     Example:
 
     ```python
@@ -361,6 +364,8 @@ def text_quality(texts: Sequence[str]) -> dict[str, float]:
     ```
     """
     n = len(texts)
+    if n == 0:
+        raise ValueError("text_quality gives shares of the texts, so it needs at least one, got none")
     return {"repeated": sum(map(repeats, texts)) / n, "filled_end": sum(map(filled_end, texts)) / n}
 
 

@@ -24,7 +24,10 @@ _ON_TOKENS = (
     *("stopping_criteria", "stop_strings"),
 )
 # Options that look at the rows of a beam search; the rows of a search by length are others.
-_ON_ROWS = ("prefix_allowed_tokens_fn", "stopping_criteria", "stop_strings")
+_ON_ROWS = (
+    *("prefix_allowed_tokens_fn", "stopping_criteria", "stop_strings"),
+    *("encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "guidance_scale"),
+)
 
 
 @dataclass

@@ -135,7 +135,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         loaded = model if isinstance(model, LoadedModel) else LoadedModel(model)
         super().__init__(loaded.model, *args, **kwargs)
         name = getattr(self.model, "name_or_path", "the model")
-        check_shards(name)  # again, because transformers tries its own class if ours raises an error
+        # again, because transformers tries its own class if ours raises an error
+        check_shards(name, loaded.hub_options.get("subfolder"))
         check_tokenizer(self.tokenizer, name, self.model)
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}

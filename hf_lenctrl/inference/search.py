@@ -6,11 +6,25 @@ from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from transformers.generation import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
 from transformers.utils import ModelOutput
 
 from ..bounded_generation import eos_of
 from ..length_constraint import LengthConstraintLogitsProcessor
 from ..length_units import UnitTable
+
+
+_ON_ROWS = (  # processors that know the example of a row by the row's number
+    EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
 
 
 @dataclass(eq=False)
@@ -52,6 +66,7 @@ class SearchByLength:
         # If no hypothesis of an example ends, the example gets an empty text with the score -inf.
         empty = torch.cat([ids, eos[:1].expand(len(ids), 1)], dim=1)
         ended: list[tuple] = [(scores - torch.inf, example, count, mark, list(empty))]
+        stopped = torch.zeros_like(example, dtype=torch.bool)  # (rows,) by a stopping criterion such as a stop string
         outputs = model._prefill(ids, generation_config, model_kwargs)
         while True:
             kwargs = {"is_encoder_decoder": model.config.is_encoder_decoder}
@@ -61,9 +76,11 @@ class SearchByLength:
                 own = _restricted(process, example)(ids, own)
             ends, token = own[:, eos].max(dim=1)  # (rows,)
             may = ends > -torch.inf
+            ends = ends.masked_fill(stopped, 0.0)  # the model did not choose this end
             texts = torch.cat([ids, eos[token].unsqueeze(1)], dim=1)[may]
             ended.append(((scores + ends)[may], example[may], count[may], mark[may], list(texts)))
             own[:, eos] = -torch.inf
+            own[stopped] = -torch.inf
             top, entries = own.topk(self.branches, dim=1)  # (rows, branches)
             top += scores.unsqueeze(1)
             writes = self.table.weights[state.unsqueeze(1), entries]
@@ -80,6 +97,7 @@ class SearchByLength:
             row, entry = row[new], entries[row[new], branch[new]]
             state = self.table.next_state[state[row], entry].long()
             ids = torch.cat([ids[row], entry.unsqueeze(1)], dim=1)
+            stopped = stopping_criteria(ids, None)
             model_kwargs = {name: _select(value, row) for name, value in model_kwargs.items()}
             new_ids = 1 if model_kwargs.get("use_cache") else None  # without a cache the model reads all ids again
             inputs = model.prepare_inputs_for_generation(ids, next_sequence_length=new_ids, **model_kwargs)
@@ -135,8 +153,15 @@ def _restricted(process, example: torch.Tensor):
     """
     Adapt a logits processor to rows of hypotheses, and return the processor. `example (rows,)` has the index of the
     example of each row. For a `LengthConstraintLogitsProcessor`, return a copy for these rows, because its lengths
-    belong to examples. Return any other processor unchanged.
+    belong to examples. Return any other processor unchanged. Raise `ValueError` for a processor of transformers that
+    needs the rows of `generate`.
     """
+    if isinstance(process, _ON_ROWS):
+        raise ValueError(
+            "a search by length has other rows than the options prefix_allowed_tokens_fn, guidance_scale, "
+            "encoder_no_repeat_ngram_size and encoder_repetition_penalty need, got "
+            f"{type(process).__name__}; leave the option out"
+        )
     return process.of(example) if isinstance(process, LengthConstraintLogitsProcessor) else process
 
 

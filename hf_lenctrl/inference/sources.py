@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import posixpath
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
@@ -178,11 +179,12 @@ class Predictors:
         if isinstance(predictor, tuple):
             return predictor
         config, options = self.model.config, dict(self.hub_options)
+        folder = options.pop("subfolder", "")  # this is the folder of the generator
         name = predictor or getattr(config, "length_predictor", None)
         if name is None:
             raise ValueError("length='predict' needs a length predictor; pass predictor='path or Hub name'")
         if predictor is None and name.startswith("./"):
-            where, options["subfolder"] = config.name_or_path, name[2:]
+            where, options["subfolder"] = config.name_or_path, posixpath.join(folder, name[2:])
         else:
             where = name
             options.pop("revision", None)  # this is the revision of the generator

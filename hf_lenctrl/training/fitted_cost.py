@@ -87,8 +87,9 @@ def fit_cost(texts: Sequence[str], seconds: Sequence[float]) -> FittedCost:
     """
     if not any(texts) or len(texts) != len(seconds):
         raise ValueError(f"fit_cost needs texts and the seconds of each, got {len(texts)} texts, {len(seconds)} times")
-    if wrong := [value for value in seconds if not 0 <= value < math.inf]:
-        raise ValueError(f"the seconds of a text must be a finite number of at least 0, got {wrong[0]!r}")
+    if wrong := [(i, value) for i, value in enumerate(seconds) if not 0 <= value < math.inf]:
+        got = "got {1!r} at position {0}".format(*wrong[0])
+        raise ValueError(f"the seconds of a text must be a finite number of at least 0, {got}")
     units = np.array(seconds) / SECONDS_PER_UNIT  # (T,)
     known = sorted({character.lower() for text in texts for character in text})
     place = {character: i for i, character in enumerate(known)}

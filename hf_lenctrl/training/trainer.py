@@ -109,6 +109,14 @@ class ResumableTrainer(HubTrainer):
         finally:
             self.data_collator, self.train_dataset = evaluation_collator, pairs
 
+    def _get_dataloader(self, *args, **kwargs):
+        # private method of transformers 5.23: new workers take a seed from the global generator, and workers that
+        # outlive an epoch are new in other epochs of a resumed run, which would then have other dropout
+        loader = super()._get_dataloader(*args, **kwargs)
+        if self.args.dataloader_persistent_workers:
+            getattr(loader, "base_dataloader", loader).generator = torch.Generator().manual_seed(self.args.seed)
+        return loader
+
     def create_optimizer(self, model=None):
         if self.optimizer is not None or self.projection_lr_factor == 1.0:
             return super().create_optimizer(model)

@@ -3,7 +3,7 @@
 import math
 
 import torch
-from transformers import GenerationMixin
+from transformers import GenerationMixin, StopStringCriteria
 from transformers.utils import ModelOutput
 
 from .bounded_generation import eos_of, generate_within
@@ -44,7 +44,8 @@ def generate(
         which the search found no text; the row is then empty.
 
     Raises:
-        `ValueError`: without a list of lengths or a tokenizer, or for a length that the model's positions cannot hold.
+        `ValueError`: without a list of lengths or a tokenizer, for a length that the model's positions cannot hold, or
+            for an option that needs the rows of `generate`, such as `prefix_allowed_tokens_fn`.
     """
     kwargs = {name: value for name, value in kwargs.items() if value is not None}
     prompt = kwargs.get("input_ids") if inputs is None else inputs
@@ -56,6 +57,9 @@ def generate(
     table = known_table(tokenizer, unit, size, prompt.device)
     ends = [tokenizer(text_target="a" + mark, add_special_tokens=False)["input_ids"][-1] for mark in marks]
     search = SearchByLength(table, beams, ends)
+    if stop_strings := kwargs.pop("stop_strings", None):  # transformers gives a callable no tokenizer for them
+        own = StopStringCriteria(tokenizer, stop_strings)
+        kwargs["stopping_criteria"] = [*kwargs.get("stopping_criteria", []), own]
     found = generate_within(
         lambda **arguments: GenerationMixin.generate(model, custom_generate=search, **arguments),
         model,
