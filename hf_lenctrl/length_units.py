@@ -378,7 +378,7 @@ def known_table(tokenizer, unit: str | Unit | Callable[[str], int], vocab_size: 
     return _known_table(tokenizer, unit, vocab_size, torch.device(device), len(tokenizer))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 @torch.inference_mode(False)  # calls outside inference mode use the same table
 def _known_table(tokenizer, unit: str | Unit, vocab_size: int, device: torch.device, entries: int) -> UnitTable:
     return UnitTable.from_tokenizer(tokenizer, unit).padded(vocab_size).to(device)

@@ -14,7 +14,7 @@ from ..bounded_generation import encode_once, eos_of, generate_for, prompt_of, r
 from ..cache import CACHE, read_once
 from ..conversion import LoadedModel, PipelineModel, check_tokenizer
 from ..length_tokens import LengthTokens
-from ..length_units import COST, Unit, UnitTable, check_sources, count_texts, counter_of
+from ..length_units import COST, Unit, UnitTable, check_sources, count_texts, counter_of, known_table
 from ..lengths import Target
 from ..shards import check_shards
 from ..thoughts import Thoughts, thoughts_of
@@ -145,7 +145,6 @@ class LengthControlledGenerationPipeline(Pipeline):
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
         if self._length_tokens is not None:
             self._length_tokens.check_in(self.tokenizer)
-        self._tables: dict[tuple[str | Unit, int], UnitTable] = {}  # tables of units other than the model's
         self._controlled = getattr(self.model.config, "length_controlled", False)
         self._causal = not self.model.config.is_encoder_decoder
         if self._causal and self.tokenizer.pad_token is None:  # like the text-generation pipeline of transformers
@@ -231,12 +230,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         own = getattr(self.model, "unit_table", None)
         if own is not None and own.unit == unit:
             return own
-        size = self.model.get_output_embeddings().weight.shape[0]
-        if (unit, size) not in self._tables:
-            if len(self._tables) == 8:
-                self._tables.clear()  # a caller may pass a new function in each call
-            self._tables[unit, size] = UnitTable.from_tokenizer(self.tokenizer, unit).padded(size)
-        return self._tables[unit, size].to(self.device)
+        return known_table(self.tokenizer, unit, self.model.get_output_embeddings().weight.shape[0], self.device)
 
     def _sizes(self, prompts: Sequence[Prompt]) -> dict[int, int]:
         """
