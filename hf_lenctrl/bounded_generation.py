@@ -354,8 +354,12 @@ def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     return {"encoder_outputs": rows_of(encoded, rows), "attention_mask": mask[rows]}
 
 
-def rows_of(encoded, rows: torch.Tensor) -> ModelOutput:
-    """Select rows of an encoder's outputs: row `i` of the result is row `rows[i]` of `encoded`."""
-    if not isinstance(encoded, ModelOutput):
-        return BaseModelOutput(last_hidden_state=encoded[0][rows])
-    return type(encoded)(**{name: x[rows] for name, x in encoded.items() if isinstance(x, torch.Tensor)})
+def rows_of(value, rows: torch.Tensor) -> Any:
+    """
+    Select rows of a tensor, or of the tensors in an encoder's outputs: row `i` of the result is row `rows[i]` of
+    `value`.
+    """
+    if isinstance(value, torch.Tensor):
+        return value[rows.to(value.device)]
+    outputs = value if isinstance(value, ModelOutput) else BaseModelOutput(last_hidden_state=value[0])
+    return type(outputs)(**{name: rows_of(x, rows) for name, x in outputs.items() if isinstance(x, torch.Tensor)})

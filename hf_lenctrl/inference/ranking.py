@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from ..bounded_generation import encode_once, eos_of
+from ..bounded_generation import encode_once, eos_of, rows_of
 from ..cache import CACHE, read_once, without_length
 from ..length_units import UnitTable
 from .chats import Prompt, as_prompt, prompt_ids
@@ -257,15 +257,6 @@ def _stems(text: str) -> set[str]:
     return {PorterStemmer().stem(word) for word in re.findall(r"\w+", text.lower())}
 
 
-def _each(value, change):
-    """
-    Return `change(value)` for a tensor. For an encoder's outputs, return a copy with `change` applied to each tensor.
-    """
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    return type(value)(**{name: change(tensor) for name, tensor in value.items()})
-
-
 @torch.no_grad()
 def token_log_probabilities(
     model, table: UnitTable, ids: torch.Tensor, inputs: dict, prompt: int, *, controlled: bool
@@ -285,13 +276,13 @@ def token_log_probabilities(
         prompt (`int`): Number of positions of a causal model's prompt in `ids`; 0 for an encoder-decoder.
         controlled (`bool`): Whether the model is length-controlled.
     """
-    given = {name: value for name, value in inputs.items() if value is not None}
     copies, eos = len(ids) // len(inputs["attention_mask"]), torch.tensor(eos_of(model), device=ids.device)
+    rows = torch.arange(len(ids), device=ids.device)
+    given = {name: rows_of(value, rows // copies) for name, value in inputs.items() if value is not None}
     targets = ids[:, 1:]  # (outputs, T - 1)
     written = torch.arange(1, ids.shape[1], device=ids.device) >= prompt
     ends = torch.isin(targets, eos) & written
     written = written & (ends.cumsum(dim=-1) - ends.int() == 0)  # up to and including the first EOS
-    given = {name: _each(value, lambda x: x.repeat_interleave(copies, dim=0)) for name, value in given.items()}
     if controlled:
         given["length"] = table.count(ids[:, prompt:]).clamp(min=1)
     if prompt:
@@ -307,7 +298,7 @@ def token_log_probabilities(
     means: list[float] = []
     for start in range(0, len(ids), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        own = {name: _each(value, lambda x, part=part: x[part]) for name, value in given.items()}
+        own = {name: rows_of(value, rows[part]) for name, value in given.items()}
         logits = model(**own).logits[:, : targets.shape[1]]  # (outputs, T - 1, V)
         chosen = logits.float().log_softmax(dim=-1).gather(-1, targets[part].unsqueeze(-1)).squeeze(-1)
         kept = written[part]

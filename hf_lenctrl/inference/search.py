@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import ModelOutput
 
-from ..bounded_generation import eos_of
+from ..bounded_generation import eos_of, rows_of
 from ..length_constraint import LengthConstraintLogitsProcessor
 from ..length_units import UnitTable
 
@@ -147,8 +147,4 @@ def _select(value: Any, rows: torch.Tensor) -> Any:
     """
     if hasattr(value, "reorder_cache"):
         value.reorder_cache(rows)
-    elif isinstance(value, ModelOutput):
-        return type(value)(**{name: _select(each, rows) for name, each in value.items()})
-    elif isinstance(value, torch.Tensor):
-        return value[rows.to(value.device)]
-    return value
+    return rows_of(value, rows) if isinstance(value, torch.Tensor | ModelOutput) else value
