@@ -18,13 +18,8 @@ FINISHES = ("sentence", "word")
 _MARK_SHARE = math.log(0.05)
 
 
-def check_finish(finish: str | None, constraint: str | None, unit: str | Unit) -> None:
-    """
-    Raise `ValueError` if `finish` is unknown, or if the constraint is not `"max"`, or if the unit is `"cost"`. Do
-    nothing if `finish` is `None`.
-    """
-    if finish is None:
-        return
+def check_finish(finish: str, constraint: str | None, unit: str | Unit) -> None:
+    """Raise `ValueError` if `finish` is unknown, or if the constraint is not `"max"`, or if the unit is `"cost"`."""
     check_name("finish", finish, FINISHES)
     if constraint != "max":
         raise ValueError(f"finish={finish!r} needs length_constraint='max', got {constraint!r}")
