@@ -452,18 +452,17 @@ def places_among(known: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None
     return same.long().argmax(dim=1) if bool(same.any(dim=1).all()) else None
 
 
-def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows: int = 100) -> None:
+def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable[[str], int]) -> None:
     """
-    Check a table on random sequences of vocabulary entries; their number is `rows`. `counted` is a function from a
-    text to its number of units. Raise `ValueError` if this number for the decoded text of a sequence differs from the
-    count of the table.
+    Raise `ValueError` if the table counts one of 100 random sequences of vocabulary entries differently from
+    `counted`, which counts the units of the decoded text.
     """
     draw, tokenizer = random.Random(0), vocabulary.tokenizer
     weights, following = table.weights, table.next_state
     eos = next(iter(vocabulary.special), None)
     candidates = [i for i in range(len(vocabulary.later)) if i not in vocabulary.special]
     special = sorted(vocabulary.special) or candidates
-    for row in range(rows if candidates else 0):
+    for row in range(100 if candidates else 0):
         ids, state, count = [], 0, 0
         for _ in range(1 + row % 8):
             i = draw.choice(candidates if draw.random() < 0.8 else special)

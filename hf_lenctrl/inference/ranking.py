@@ -197,28 +197,18 @@ def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.T
     positions = getattr(model.config, "max_position_embeddings", None) or 10**9
     limit = min(tokenizer.model_max_length, positions)
     padded = {"padding": True, "truncation": True, "max_length": limit, "return_tensors": "pt"}
-    each = list(
-        dict.fromkeys(prompt.text for prompt in prompts)
-    )  # each source only once, because it has many candidates
+    each = list(dict.fromkeys(prompt.text for prompt in prompts))  # only once, because a source has many candidates
     inputs = tokenizer(each, **padded).to(model.device)
     labels = tokenizer(text_target=list(texts), **padded).to(model.device)
     ids, kept = labels["input_ids"], labels["attention_mask"].bool()  # (B, T)
     encoded = encode_once(model, inputs, torch.tensor([each.index(prompt.text) for prompt in prompts]))
-    encoded |= _no_length(model, len(ids))
+    if getattr(model.config, "length_optional", False):
+        encoded["length"] = torch.zeros(len(ids), dtype=torch.long, device=model.device)  # no length
     labels = ids.masked_fill(~kept, -100)
     # with labels the model would also compute the loss
     shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     given = {"labels": labels} if shift is None else {"decoder_input_ids": shift(labels), "use_cache": False}
     return model(**encoded, **given).logits, ids, kept
-
-
-def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
-    """
-    Return the keyword arguments of `forward` that disable the length in all `rows` rows of a batch, for a model with
-    `length_optional`. Return an empty dictionary for other models.
-    """
-    optional = getattr(model.config, "length_optional", False)
-    return {"length": torch.zeros(rows, dtype=torch.long, device=model.device)} if optional else {}
 
 
 def _of_answers(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -58,7 +58,9 @@ class SearchByLength:
             model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, **kwargs)
             own = outputs.logits[:, -1].float().log_softmax(dim=-1)  # (rows, V)
             for process in logits_processor:
-                own = _restricted(process, example)(ids, own)
+                if isinstance(process, LengthConstraintLogitsProcessor):  # its lengths belong to examples
+                    process = process.of(example)
+                own = process(ids, own)
             ends, token = own[:, eos].max(dim=1)  # (rows,)
             may = ends > -torch.inf
             texts = torch.cat([ids, eos[token].unsqueeze(1)], dim=1)[may]
@@ -129,15 +131,6 @@ def best_of_each(scores: torch.Tensor, *groups: torch.Tensor, most: int) -> torc
     order = order[group[order].argsort(stable=True)]
     own = group[order].contiguous()
     return order[torch.arange(len(own), device=own.device) - torch.searchsorted(own, own) < most]
-
-
-def _restricted(process, example: torch.Tensor):
-    """
-    Adapt a logits processor to rows of hypotheses, and return the processor. `example (rows,)` has the index of the
-    example of each row. For a `LengthConstraintLogitsProcessor`, return a copy for these rows, because its lengths
-    belong to examples. Return any other processor unchanged.
-    """
-    return process.of(example) if isinstance(process, LengthConstraintLogitsProcessor) else process
 
 
 def _select(value: Any, rows: torch.Tensor) -> Any:
