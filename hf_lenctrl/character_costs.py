@@ -134,10 +134,7 @@ class Unit:
         return self._steps[context, kind]
 
     def _first_step(self, context: int, value: Any) -> tuple[int, int, bool]:
-        """
-        Compute the transition from the state with the id `context` for a character of the kind `value`, check it, and
-        assign an id to a new next state. Return the same tuple as `step`.
-        """
+        """Compute and check the transition of `step` for the kind `value`, and give a new next state an id."""
         units, state, *may = self._step_of(self._states[context], value)
         if not isinstance(units, Integral) or not 0 <= int(units) <= _DEAREST:
             raise ValueError(f"a step must add 0 to {_DEAREST} units, a whole number, got {units!r} for {value!r}")
@@ -213,10 +210,7 @@ class Cost(Unit):
                 raise ValueError(f"a cost must add up over characters, but cost({text!r}) is {whole!r}, not {parts}")
 
     def _is_known(self, character: str) -> bool:
-        """
-        Return whether the user's cost function gives a cost for a character. Return `False` if the function raises an
-        error.
-        """
+        """Return whether the user's function has a cost for a character, and does not raise an error."""
         try:
             return self.kind(character) >= 0
         except Exception:
@@ -319,9 +313,8 @@ class Columns(Learned):
 
     def _loose_step(self, context: int, kind: int) -> tuple[int, int, bool]:
         """
-        Return the transition from the merged state `context` for a kind. The transition adds the maximum number of
-        units over the original states. A constraint may allow the character only under two conditions: all original
-        states allow the character and add the same number of units; and one state, original or merged, represents all
+        Return the transition from a merged state: the most units over its states. A constraint may allow the character
+        only if all these states allow it and add the same units, and one state, original or merged, represents all
         their next states.
         """
         steps = {self.step(one, kind) for one in self._several[context]}

@@ -11,10 +11,8 @@ from .cache import CACHE, takes_cache
 
 class _Watched:
     """
-    A proxy of an attention module for one call of `forward`. `name` is the name of the submodule that is the output
-    projection. When `forward` calls this submodule, the proxy stores the argument, the concatenated outputs of the
-    heads, in its attribute `heads`. The proxy then calls the attention module's current submodule, which PEFT or a
-    quantizer may have replaced. The attention module itself does not change.
+    A proxy of an attention module for one call of `forward`. It stores the argument of the output projection `name`,
+    the concatenated heads, and calls the module's current projection, which PEFT or a quantizer may have replaced.
     """
 
     heads: torch.Tensor  # (B, T, heads * width), set by `_project`
@@ -94,10 +92,7 @@ class LengthHeadAttention:
         return (output + self.length_out(length_head), *others)
 
     def _add_to_cache(self, cache, numerator, denominator):
-        """
-        Add the running sums in the cache to `numerator (B, T, d)` and `denominator (B, T, 1)`, the sums over the new
-        positions. Store both totals in the cache, and return them.
-        """
+        """Add the running sums in the cache to the sums over the new positions, store both totals, and return them."""
         own = getattr(cache, "self_attention_cache", cache)
         layers = getattr(self.config, "decoder_layers", None) or self.config.num_decoder_layers  # T5's name
         index, tokens = layers + self.layer_idx, numerator.shape[1]

@@ -146,10 +146,9 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
     def _allowed(self, states, left, copies: int):
         """
-        Return two boolean tensors: (1) which entries are allowed, `(rows, V)`; (2) in which rows EOS stays within both
-        upper limits, `(rows,)`. The second tensor ignores the lowest allowed length. `states` and `left` are pairs of
-        tensors `(rows,)`, one for each unit: the state of each text, and the units that remain. `copies` is the number
-        of rows for each example.
+        Return two boolean tensors: which entries are allowed, `(rows, V)`, and in which rows EOS stays within both
+        upper limits, `(rows,)`. `states` and `left`, the units that remain, are pairs of tensors `(rows,)`, one for
+        each unit.
         """
         first, second = self.rules
         slack = self.slack.repeat_interleave(copies)
@@ -168,12 +167,9 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
     def _fallback_scores(self, scores, allowed, may_end):
         """
-        Return new scores `(rows, V)` for rows in which the masks of `__call__` left no entry. `scores (rows, V)` are
-        the scores before these masks; other processors may have masked some of them. `allowed` and `may_end` are the
-        results of `_allowed`; with `max_length`, `allowed` has no entry after which the text cannot end in time. Allow
-        the first of these that is possible: (1) the entries in `allowed`, with their values in `scores`; (2) EOS, if
-        the text may end here or if `allowed` has no entry; (3) the entries in `allowed`, with score 0, although other
-        processors forbid them.
+        Return new scores for rows in which the masks of `__call__` left no entry. Allow the first of these that is
+        possible: (1) the entries in `allowed`, with their `scores`; (2) EOS, if the text may end here or if `allowed`
+        is empty; (3) the entries in `allowed`, with score 0, although other processors forbid them.
         """
         given = scores.masked_fill(~allowed, -math.inf)
         ends = torch.full_like(scores, -math.inf)
@@ -231,8 +227,8 @@ class _Pairs:
 
     def _cheapest(self) -> torch.Tensor:
         """
-        Return `moves` without the columns that cannot lower a minimum if a text may also end earlier: between the same
-        pairs, another transition adds no more units of either table.
+        Return `moves` without those that another move between the same pairs, with no more units of either table,
+        makes useless if a text may also end earlier.
         """
         here, to, _, units = self.moves  # columns between the same pairs are neighbours, in the order of their units
         group = (here * self.count + to).unique_consecutive(return_inverse=True)[1]

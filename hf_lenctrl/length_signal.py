@@ -337,10 +337,9 @@ class CountsLabels(StoresUnitTable):
 
     def _length_of_rows(self: Any, labels, decoder_input_ids):
         """
-        Return the length of each row for a `forward` that got no length. If there are labels, count their units
-        (Takase & Okazaki 2019, section 3.1). Without labels in training (label smoothing may remove the labels), count
-        the units of `decoder_input_ids`, or return `None` if `decoder_input_ids` is `None`. Without labels outside
-        training, return the default, `config.length`. If the model is not length-controlled, return `None`.
+        Return the lengths for a `forward` that got none: those of the labels (Takase & Okazaki 2019, section 3.1), or
+        in training without labels (label smoothing may remove them) those of `decoder_input_ids`, or else the default.
+        Return `None` if there is nothing to count, or if the model is not length-controlled.
         """
         ids = decoder_input_ids if labels is None and self.training else labels
         if not self.config.length_controlled or ids is None and self.training:
@@ -348,10 +347,7 @@ class CountsLabels(StoresUnitTable):
         return self.config.length if ids is None else self.count_labels(ids)
 
     def _check_lengths(self: Any, length, ids: torch.Tensor | None) -> None:
-        """
-        Warn if the lengths of the first training batch differ much from the lengths of its labels, `ids`. See
-        `warn_of_column`.
-        """
+        """Warn if the lengths of the first training batch differ much from its labels, see `warn_of_column`."""
         if (
             self._checked_lengths
             or ids is None

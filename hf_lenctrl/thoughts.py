@@ -162,11 +162,7 @@ class AnswerMarker:
 
 
 class _Count:
-    """
-    A counter of the units in a byte string. The byte string need not be a vocabulary entry: the counter splits the
-    string into one or more entries. `weights` and `following` have a row for each state and a column for each entry:
-    the added units, and the next state.
-    """
+    """A counter of the units in a byte string that need not be a vocabulary entry: it is split into entries."""
 
     def __init__(self, marker: AnswerMarker, weights: torch.Tensor, following: torch.Tensor):
         self.weights, self.following = weights.numpy(), following.numpy()
@@ -177,9 +173,8 @@ class _Count:
 
     def of(self, data: bytes) -> tuple[int, int] | None:
         """
-        Count the units of `data`, the first bytes of a text. Return two values: the number of units, and the state
-        after the bytes. If a constraint would forbid one of the entries, the first value is the bitwise complement
-        `~units`, which is below 0. Return `None` if no sequence of vocabulary entries has these bytes.
+        Return the units of `data`, the first bytes of a text, and the state after it; `None` if no entries have these
+        bytes. If a constraint would forbid one of the entries, the first value is `~units`.
         """
         entries = self._entries(data, self.first)
         if entries is None:
@@ -228,10 +223,7 @@ class Thoughts:
         return _ROOM if self.budget is None else self.budget + len(self.marker.ids)
 
     def _read(self, ids: torch.Tensor) -> torch.Tensor:
-        """
-        Return the state of the marker's automaton after each of the `ids`. Both have the shape `(rows, positions)`.
-        After a marker, the automaton starts again.
-        """
+        """Return the state of the marker's automaton after each of the `ids`. After a marker it starts again."""
         state = torch.zeros_like(ids)
         while True:  # fixed-point iteration; few rounds, because only the last symbols matter
             reached = self._following[pad(state, (1, 0))[:, :-1], ids]

@@ -174,8 +174,8 @@ class LengthControlWrapper(  # type: ignore[misc, override]
 
     def _run_inner(self, arguments: dict[str, Any], cache, **some):
         """
-        Run the inner model with `arguments`, with the cache, and with the optional arguments in `some`. Leave out the
-        cache or an optional argument if its value is `None`, or if the inner model does not accept its name.
+        Run the inner model with `arguments`, and with the cache and other arguments that it accepts and that are not
+        `None`.
         """
         for name in ("output_attentions", "output_hidden_states", "return_dict"):
             if arguments.get(name) is None and getattr(self.config, name) != getattr(self.config.text_config, name):

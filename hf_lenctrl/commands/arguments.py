@@ -331,14 +331,10 @@ def _read_yaml(path: Path, loader: Any) -> Any:
 
 def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str]:
     """
-    Convert the options in a YAML file to words of a command line, so that one parser checks both. The words hold the
-    raw text of the file. So `no` in `language: no` does not become a boolean, and `1.10` does not become a number. If
-    an option has the value `required`, do not convert it, but add its name to the set `required`. Raise `ValueError`
-    if the file has unknown keys.
-
-    A command line cannot express null or an empty list. So null becomes the default of the option in `parser`, if this
-    default is `None`. Otherwise, null or an empty list sets the default of an option that takes a list to `[]`. For
-    all other options, convert null or an empty list like any other value.
+    Convert the options in a YAML file to words of a command line, so that one parser checks both. The words are the
+    raw text of the file: `no` in `language: no` is no boolean, and `1.10` no number. The names of options with the
+    value `required` are added to `required`. A command line cannot express null or an empty list, so they become
+    defaults of `parser` where the option takes them.
     """
     values = _read_yaml(path, yaml.SafeLoader)
     texts = _read_yaml(path, yaml.BaseLoader)  # the raw text of each value

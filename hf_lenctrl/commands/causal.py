@@ -142,10 +142,7 @@ def build(options: CausalArguments, args, tokenizer, rows: Dataset):
 
 
 def _prepare(model, options: CausalArguments, tokenizer, rows: Dataset) -> None:
-    """
-    Save percentiles of the training lengths in the model's configuration. If `no_length_share` is above 0, also mark
-    the length as optional.
-    """
+    """Store percentiles of the training lengths, and make the length optional if `no_length_share` is above 0."""
     model.config.trained_lengths = trained_lengths(model, tokenizer, rows, options.length_from)
     if options.no_length_share:
         model.make_length_optional()
@@ -153,9 +150,8 @@ def _prepare(model, options: CausalArguments, tokenizer, rows: Dataset) -> None:
 
 def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Dataset):
     """
-    Load the adapter `options.adapter` over `plain`, its base model without length control, to train the adapter
-    further. Convert the trainable weights to float32. Raise `ValueError` if the adapter's length encoding or length
-    unit differs from the options.
+    Load the adapter `options.adapter` over `plain`, to train it further in float32. Raise `ValueError` if its length
+    encoding or unit differs from the options.
     """
     model = load_adapter(options.adapter, plain, merge=False, is_trainable=True)
     control = model.get_base_model()
@@ -173,10 +169,7 @@ def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Datas
 
 
 def _with_lora(model, options: CausalArguments, args):
-    """
-    Add a new LoRA adapter to the model. Layers that read the length are trained as a whole and saved with the adapter.
-    The adapter stores the name of its base model without a path.
-    """
+    """Add a new LoRA adapter, which saves layers that read the length as a whole."""
     from peft import LoraConfig, get_peft_model
 
     whole = [name for name in ("length_projection", "length_embedding") if getattr(model, name, None) is not None]
@@ -208,9 +201,8 @@ def _name_base(options: CausalArguments, args) -> None:
 
 def _bind_to_control(lora) -> None:
     """
-    Limit the target layers of a LoRA configuration to layers inside a `LenCtrlForCausalLM`. Then PEFT refuses to load
-    the adapter over the plain base model, which lacks the weights of length control. Without the limit, the short
-    names of the target layers would also match layers of the plain model.
+    Limit the target layers of a LoRA configuration to those inside a `LenCtrlForCausalLM`. Then PEFT refuses to load
+    the adapter over the plain base model, whose layers have the same short names.
     """
     names = lora.target_modules
     if not isinstance(names, str):

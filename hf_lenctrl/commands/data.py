@@ -79,16 +79,13 @@ def load_splits(args: SplitArguments) -> DatasetDict:
 
 
 def _only(rows: Dataset, names: dict[str, str]) -> Dataset:
-    """Return the rows with only the columns that are keys of `names`. Rename each column to its value in `names`."""
+    """Return the rows with only the columns that are keys of `names`, renamed to the values."""
     rows = rows.select_columns(list(names))
     return rows if list(names) == list(names.values()) else rows.rename_columns(names)
 
 
 def _given_splits(args: SplitArguments) -> tuple[dict[str, Any], dict[str, str]]:
-    """
-    Load the files or the data set that the options name. Return two dictionaries: split -> rows, and split -> name of
-    its file or data set, for messages.
-    """
+    """Load the files or the data set. Return two dictionaries: split -> rows, and split -> name for messages."""
     given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     if args.dataset_name is not None and any(given.values()):
         raise ValueError(f"--dataset_name {args.dataset_name} has its own splits, got files too; give one of them")
@@ -122,8 +119,7 @@ def _check_columns(rows: Dataset, file: str, args: SplitArguments) -> None:
 def _split(rows: Dataset, shares: dict[str, float], args: SplitArguments) -> dict[str, Dataset]:
     """
     Cut new splits from the training rows, by a hash of each group. `shares` maps the name of a new split to its share,
-    such as 0.02. Return the new splits, and the remaining rows as `train`. Each split has at least one group. Raise
-    `ValueError` if there are fewer groups than splits, or if the shares add up to 1 or more.
+    such as 0.02. Each split gets at least one group.
     """
     if sum(shares.values()) >= 1:
         raise ValueError(f"the shares cut from train must add up to less than 1, got {shares}")

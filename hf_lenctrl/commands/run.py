@@ -42,8 +42,7 @@ def check_evaluation(args, rows) -> None:
 
 def _tokenizer_of(output_dir: str | Path) -> tuple[Path, Path]:
     """
-    Return two paths: the folder of a run's tokenizer, and a temporary path. The tokenizer is at the temporary path
-    while a command writes or deletes it. Delete a folder that a killed run left at the temporary path.
+    Return two paths: the folder of a run's tokenizer, and the place where it lies while it is written or deleted.
     """
     folder = kept(output_dir, "tokenizer")
     shutil.rmtree(part := folder.with_suffix(".part"), ignore_errors=True)  # left by a killed run

@@ -156,9 +156,8 @@ class NBest(Single):
 
     def _ordered(self, request: Request, candidates: list[Candidate]) -> list[Candidate]:
         """
-        Sort the candidates of a request, best first: by the function `rerank` if the call asks for it, otherwise by
-        `token_score`. Without token scores, keep the order in which the model returned the candidates. If the call
-        requests ranges of lengths, move candidates that repeat the text of a better candidate to the end.
+        Sort the candidates of a request, best first: by `rerank` if the call asks for it, otherwise by `token_score`,
+        if there are token scores. Candidates of a range that repeat a better text come last.
         """
         scores = [candidate.token_score for candidate in candidates if candidate.token_score is not None] or None
         order, texts = list(range(len(candidates))), [candidate.text for candidate in candidates]
@@ -212,10 +211,7 @@ class Choice(Single):
         return jobs
 
     def _planned(self, request: Request) -> list[Job]:
-        """
-        Return one job for each planned length of a request. With the constraint `"max"`, the planned lengths are the
-        maximum length times each number in `config.planned_shares`.
-        """
+        """Return one job for each planned length of a request; for `"max"`, these are shares of the maximum."""
         lengths = list(request.planned)
         if self.call.length_constraint == "max":
             lengths = [max(1, round(share * request.high)) for share in self.config.planned_shares]
@@ -264,10 +260,8 @@ class Choice(Single):
 
     def _pools(self, requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Candidate]]:
         """
-        Return one list for each request: the candidates from which `select` chooses the output. These are all
-        candidates of the request's source whose lengths fit the request. If no candidate fits, the list holds only the
-        candidates that the model generated for this request alone. The natural text (generated without a length) and
-        the candidates of a search by length are not in this list, because all requests of the source share them.
+        Return the candidates of each request: all of its source that fit. If none fits, those that the model generated
+        for this request alone, without the natural text and a search by length, which requests share.
         """
         found: dict[int, list[Candidate]] = {}
         for job in jobs:
@@ -306,9 +300,8 @@ class Choice(Single):
 
     def _may_edit(self, pad: int | None) -> bool:
         """
-        Return whether the call allows edits: not with the constraint `"max"`, because readers found no gain there, not
-        with a cost, which cannot count texts, and not with an option in `_ON_TOKENS`. Many checkpoints forbid padding,
-        which is no such option.
+        Return whether the call allows edits: not for `"max"`, where readers found no gain, not for a cost, which
+        cannot count texts, and not with an option in `_ON_TOKENS`, other than the usual ban of padding.
         """
         on_tokens = any(value != [[pad]] for value in self._given(_ON_TOKENS))
         return self.call.length_constraint != "max" and self.call.unit != COST and not on_tokens
@@ -322,9 +315,8 @@ class Choice(Single):
         self, edits: Edits, pools, best, requests, jobs, model, tokenizer, plain: dict[Pair, float]
     ) -> None:
         """
-        Add edited candidates to each pool in `pools` whose best candidate (in `best`) does not fit, or has a score
-        below `edit_below` and is not the natural text. If the best candidate does not fit, the edited candidates
-        replace the pool. Add the scores of the edited candidates to `plain`. Skip sources with a search by length.
+        Add edited candidates to each pool whose best candidate does not fit (they then replace the pool), or scores
+        below `edit_below` and is not the natural text. Skip sources with a search by length.
         """
         natural = {(place, job.candidates[0].text) for place, job in self.natural.items()}
         starts: dict[int, dict[str, float]] = {}  # place -> texts to edit, with their scores
@@ -364,9 +356,8 @@ def _with_score(candidate: Candidate) -> dict[str, Any]:
 
 def _with_beams(options: dict[str, Any], defaults: Any, count: int) -> dict[str, Any]:
     """
-    Return a copy of the options of `generate` that gives `count` candidates for each row: `count` samples if sampling
-    without beams is set, otherwise the best candidates of at least `count` beams. `defaults`, a generation
-    configuration or `None`, has `num_beams` and `do_sample` for options that lack them.
+    Return a copy of the options of `generate` that gives `count` candidates for each row: samples if sampling without
+    beams is set, otherwise the best of at least `count` beams. `defaults` has options that `options` lacks.
     """
     beams, is_sampled = (
         options.get(name) or (name not in options and getattr(defaults, name, None))
@@ -377,10 +368,7 @@ def _with_beams(options: dict[str, Any], defaults: Any, count: int) -> dict[str,
 
 
 def _of_each(requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Job]]:
-    """
-    Return one list for each request: the jobs of this request. Compare requests by identity, because two requests may
-    be equal.
-    """
+    """Return the jobs of each request, compared by identity, because two requests may be equal."""
     found: dict[int, list[Job]] = {id(request): [] for request in requests}
     for job in jobs:
         found[id(job.request)].append(job)

@@ -172,8 +172,8 @@ def _entry_log_probabilities(
     model, tokenizer, sources, texts
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """
-    Yield three tensors `(T,)` for each text, where `T` is the number of its ids, EOS included: the log-probability of
-    each id, the highest log-probability of any entry at the same position, and the ids.
+    Yield three tensors `(T,)` for each text, EOS included: the log-probability of each id, the highest of any entry at
+    the same position, and the ids.
     """
     for name, given in (("sources", sources), ("texts", texts)):
         if isinstance(given, str):
@@ -191,8 +191,8 @@ def _entry_log_probabilities(
 
 def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
-    Return three tensors for `B` texts of a sequence-to-sequence model, padded to `T` ids: the logits `(B, T, V)`, the
-    ids with EOS `(B, T)`, and the mask `(B, T)`, which is true for ids that are not padding.
+    Return three tensors for `B` texts of a sequence-to-sequence model: logits `(B, T, V)`, ids with EOS `(B, T)`, and
+    the mask `(B, T)`, false at padding.
     """
     positions = getattr(model.config, "max_position_embeddings", None) or 10**9
     limit = min(tokenizer.model_max_length, positions)
@@ -212,10 +212,7 @@ def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.T
 
 
 def _of_answers(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """
-    Return the logits, ids and mask of texts of a causal model, with the shapes of `_of_targets`. If several texts
-    share a prompt, the model reads the prompt once, provided that its cache allows this.
-    """
+    """Return logits, ids and mask of texts of a causal model, as `_of_targets`. It reads a shared prompt once."""
     plain = without_length(model)
     filler = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 

@@ -158,10 +158,7 @@ class Call:
         return call
 
     def _read_unit(self) -> None:
-        """
-        Set the unit and the second unit. Replace the name of a limit by the limit itself. The unit is the first of
-        these that exists: the given unit, the model's unit, the first unit of a length in two units, tokens.
-        """
+        """Set the unit (the given one, or that of the model or of the length, or tokens) and the second unit."""
         if isinstance(self.length, str):
             name = self.length
             self.length, self.length_unit = limit_of(self.length, self.length_unit)
@@ -187,9 +184,8 @@ class Call:
 
     def _read_constraint(self) -> None:
         """
-        Set the constraint and the tolerance: the given values, or else those of the model. If the length is a range,
-        the constraint is `"exact"`, and the range is the window of allowed lengths. If the length is in two units, the
-        default constraint is `"max"`. Raise `ValueError` if the options contradict each other.
+        Set the constraint and the tolerance: the given ones, or else those of the model. A range is an `"exact"`
+        window; two units have the default `"max"`.
         """
         constraint, tolerance = self.length_constraint, self.length_tolerance
         if self.other is not None and not self.ranged:
@@ -213,10 +209,7 @@ class Call:
 
     def _read_candidates(self) -> None:
         """
-        Set the number of candidates (`outputs`), the maximum number of planned lengths (`plans`), and `choose`, which
-        is true by default if the model and the other options allow it. Raise `ValueError` if `choose=True` is not
-        possible, or if `num_return_sequences`, `rerank`, `batch_size` or `batch_tokens` is not an integer of at least
-        1.
+        Set the number of candidates and of planned lengths, and `choose`, which is true by default where possible.
         """
         self.rerank = 20 if self.rerank is True else self.rerank or 1
         names = ("num_return_sequences", "rerank", "batch_size", "batch_tokens")
@@ -238,10 +231,7 @@ class Call:
             )
 
     def _check_score(self) -> None:
-        """
-        Raise `ValueError` if `min_score` or `on_low_score` is invalid, or if the model cannot generate without a
-        length. `read` calls this method only if the call uses `min_score` or `on_low_score`.
-        """
+        """Raise `ValueError` if the score options are invalid, or if the model cannot generate without a length."""
         check_name("on_low_score", self.on_low_score, LOW_SCORES)
         if self.min_score is None:
             raise ValueError(f"on_low_score={self.on_low_score!r} needs a min_score; pass min_score=-4")
@@ -255,10 +245,7 @@ class Call:
             )
 
     def _check_thinking(self) -> None:
-        """
-        Raise `ValueError` if `length_from` is used with an encoder-decoder model, or together with an option that does
-        not support thoughts (reasoning text before the answer).
-        """
+        """Raise `ValueError` if `length_from` is used with a model or an option that does not support thoughts."""
         others = {
             "an encoder-decoder model": not self.able.is_causal,
             "min_score": self.min_score is not None,
@@ -403,10 +390,7 @@ def requests_of(
 
 
 def _limits_of(unit: str, limit, count: int) -> list:
-    """
-    Return a list with the limit of each of the `count` sources, in the second unit `unit`. `limit` is either one
-    number for all sources, or a list or an array with one number for each source.
-    """
+    """Return the limit of each source in the second unit. `limit` is one number, or a list or array of them."""
     limit = limit.tolist() if hasattr(limit, "tolist") else limit
     limits = limit if isinstance(limit, list) else [limit] * count
     for item in limits:

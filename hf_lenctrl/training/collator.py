@@ -37,9 +37,8 @@ class DrawsByExample:
 
     def _drawn(self, length, sort, where):
         """
-        Return three tensors `(batch_size,)`: which rows are overshoot examples; which have no length, unless the
-        caller keeps it; and the shorter length of an overshoot example, from half to just below `length`. `sort` and
-        `where` are random numbers from `_draw`.
+        Return three tensors `(batch_size,)`: which rows are overshoot examples, which have no length, and the shorter
+        length of an overshoot example, from half to just below `length`. `sort` and `where` are random numbers.
         """
         over = (sort < self.overshoot_share) & (length > 1)
         without = (sort >= self.overshoot_share) & (sort < self.overshoot_share + self.no_length_share)
