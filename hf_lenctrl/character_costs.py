@@ -280,10 +280,7 @@ class Columns(Learned):
         return (0, "", character == "\n") if character in "\n\t" else super()._grow(text, character)
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """
-        Return a transition, as `Unit.step` does. `context` may also be the id of a merged state, which is below 0, see
-        `loose`.
-        """
+        """Return a transition, as `Unit.step` does, also from a merged state, whose id is below 0, see `loose`."""
         if context < 0 and (context, kind) not in self._steps:
             self._steps[context, kind] = self._loose_step(context, kind)
         return super().step(context, kind)
@@ -361,9 +358,7 @@ class OpenCharacters:
         return rows, torch.where((rows < 0).all(dim=1)[group], -1, group)
 
     def groups(self) -> list[tuple[int, int]]:
-        """
-        Return a pair for each group of incomplete characters: the number of missing bytes, and the id of the group.
-        """
+        """Return a pair for each group: the number of missing bytes, and the id of the group."""
         return [(missing, group) for missing, of in self._group.items() for group in sorted({*of} - {-1})]
 
     def is_common(self, missing: int, group: int) -> bool:

@@ -154,17 +154,11 @@ class LengthControlledEncoder(_Part):
 
     @property
     def length_table(self: Any) -> Any:
-        """
-        Return the embedding module of lengths, `(learned_lengths, d_model)`: the decoder's if `share_length_table` was
-        called, otherwise the encoder's own.
-        """
+        """Return the embedding of lengths: the decoder's if `share_length_table` was called, or the encoder's own."""
         return (*self._table_of, self)[0].length_embedding
 
     def state_dict(self: Any, *args, prefix: str = "", **kwargs):
-        """
-        Return the state dictionary, as the base class does. If the encoder is saved without the model, include the
-        embedding table that it shares with the decoder.
-        """
+        """Return the state dictionary; of an encoder alone, with the table that it shares with the decoder."""
         found = super().state_dict(*args, prefix=prefix, **kwargs)  # type: ignore[misc]
         if self._table_of and not prefix:
             found["length_embedding.weight"] = self.length_table.weight.detach()

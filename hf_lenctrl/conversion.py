@@ -126,10 +126,7 @@ class LoadedModel:
 
 
 class PipelineModel(AutoModelForSeq2SeqLM):
-    """
-    An Auto class for the pipeline. Its `from_pretrained` loads an encoder-decoder, a causal model or an adapter, and
-    returns it in a `LoadedModel`.
-    """
+    """An Auto class for the pipeline, which loads any model or adapter as a `LoadedModel`."""
 
     @classmethod
     def from_pretrained(cls, name, *args, **kwargs):

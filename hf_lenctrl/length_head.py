@@ -29,10 +29,7 @@ class _Watched:
 
 
 class LengthHeadOutput(nn.Linear):
-    """
-    Linear layer whose input is the length head. The layer is a part of the output projection (Nguyen et al. 2023,
-    eq. 20), see `LengthHeadAttention`.
-    """
+    """Linear layer for the length head, a part of the output projection (Nguyen et al. 2023, eq. 20)."""
 
 
 class LengthHeadAttention:
@@ -64,10 +61,7 @@ class LengthHeadAttention:
         cls.stock = cls.__bases__[-1]
 
     def add_length_control(self: Any) -> None:
-        """
-        Add the linear layer `length_out`, the only parameter that the base class does not have. `control` (in
-        `controlled_parts`) calls this method once, after it has added this mixin to an attention module.
-        """
+        """Add the linear layer `length_out`, the only new parameter; `control` calls this method once."""
         output = self.out_proj if hasattr(self, "out_proj") else self.o  # T5's name
         self.length_out = LengthHeadOutput(output.out_features, output.out_features, bias=False)
 

@@ -36,10 +36,7 @@ def units_apart(length, unit: str | Unit) -> tuple[Any, tuple[str, Any] | None]:
 
 
 def check_pair(constraint: str | None) -> str:
-    """
-    Return `constraint` unchanged. Raise `ValueError` if `constraint` is `None`, because a length in two units needs a
-    constraint.
-    """
+    """Return `constraint`. Raise `ValueError` if it is `None`, because two units need a constraint."""
     if constraint is None:
         raise ValueError("a length in two units needs a constraint, got None; pass 'max' or 'exact', or one unit")
     return constraint
@@ -115,10 +112,7 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
             raise ValueError(f"{asked} {plural(unit)} {needed}, {limit}; raise it, or pass length_constraint='max'")
 
     def __call__(self, input_ids, scores):
-        """
-        Return a copy of `scores` with `-inf` for entries after which the text cannot end within both limits. For the
-        shapes see `LengthConstraintLogitsProcessor.__call__`.
-        """
+        """Return a copy of `scores` with `-inf` for entries after which the text cannot end within both limits."""
         kept = self.first(input_ids, scores)
         copies = len(scores) // len(self.most)
         counts, states = zip(*(running(input_ids) for running in self.running), strict=True)

@@ -473,10 +473,7 @@ class Rows:
 
 @torch.inference_mode(False)
 def rules_of(table: Table, eos: tuple[int, ...], constraint: str) -> Rules:
-    """
-    Return the `Rules` of a unit table for EOS ids and a constraint. The rules are cached, because `generate` is called
-    many times.
-    """
+    """Return the cached `Rules` of a unit table for EOS ids and a constraint."""
     tensors = (table.weights, table.next_state)
     if any(tensor.is_inference() for tensor in tensors):  # inference tensors have no version counter
         return Rules(table, eos, constraint)

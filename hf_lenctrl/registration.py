@@ -140,10 +140,7 @@ class _Filler(MetaPathFinder):
 
 
 def register() -> None:
-    """
-    Register the models in the tables of transformers. Fill the tables of each module in `TABLES`: now if the module is
-    already imported, otherwise as soon as it is imported.
-    """
+    """Register the models in the tables of transformers, now or as soon as their modules are imported."""
     for name in TABLES:
         if name in sys.modules:
             _fill(name)

@@ -183,9 +183,7 @@ UNITS: dict[str, Callable[[], Unit]] = {  # append new names at the end: `length
 
 @functools.cache
 def unit_of(name: str) -> Unit:
-    """
-    Return the unit `name`, one of `UNITS`. Units are cached, because learning the automaton of a unit takes time.
-    """
+    """Return the unit `name`, one of `UNITS`, cached, because learning its automaton takes time."""
     unit = UNITS[name]()
     unit.name = name
     return unit

@@ -244,10 +244,7 @@ class Thoughts:
         return torch.where(rest < 0, 0, units), torch.where(rest < 0, ~reached, to)
 
     def closed(self, prompt: torch.Tensor) -> torch.Tensor:
-        """
-        Return a boolean tensor, `(rows,)`: whether each row of `prompt (rows, positions)` ends with the marker,
-        optionally followed by white space.
-        """
+        """Return whether each row of `prompt` ends with the marker, optionally followed by white space, `(rows,)`."""
         end = prompt[:, -len(self._following) - _BLANKS :]
         blank = pad(self._blank[end].long().flip(1).cumprod(1).flip(1), (0, 1), value=1)[:, 1:]
         return ((self._read(end) == len(self._following)) & (blank == 1)).any(dim=1)
@@ -301,30 +298,20 @@ class Thoughts:
         return count, torch.where(begun, state, ~read)
 
     def after(self, count: torch.Tensor, state: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Return the number of units and the state of each row after one more token. `count` and `state` belong to the
-        row before this token, and `ids` are the ids of the token. All shapes are `(rows,)`.
-        """
+        """Return the units and the state of each row, `(rows,)` each, after one more token, see `UnitTable.after`."""
         units, to = self.table.after(count, state.clamp(min=0), ids)
         first, begun = self.behind(state.clamp(max=-1), ids)
         return torch.where(state < 0, first, units), torch.where(state < 0, begun, to)
 
 
 class ThinkingBudgetLogitsProcessor(LogitsProcessor):
-    """
-    A logits processor that forces the end-of-thoughts marker in rows whose thoughts have used up their budget,
-    `thoughts.budget`. The first `prompt_length` positions are the prompt.
-    """
+    """A logits processor that forces the end-of-thoughts marker in rows whose thoughts have used up their budget."""
 
     def __init__(self, thoughts: Thoughts, prompt_length: int = 0):
         self.thoughts, self.prompt_length = thoughts, prompt_length
 
     def __call__(self, input_ids, scores):
-        """
-        Return `scores (rows, vocab_size)`. The budget is used up when `thoughts.budget` ids follow the prompt. From
-        then on, a row that is still inside its thoughts may only continue with the next id of the marker. `input_ids`
-        has the shape `(rows, sequence_length)`.
-        """
+        """Allow only the next id of the marker in rows still in their thoughts, from `thoughts.budget` ids on."""
         over, marker = input_ids.shape[1] - self.prompt_length - self.thoughts.budget, self.thoughts.marker.ids
         if not 0 <= over < len(marker):
             return scores
@@ -356,10 +343,7 @@ def check_thinking(length_from, budget) -> None:
 
 
 def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
-    """
-    Return the `AnswerMarker` for `length_from`, a text or a list of ids. The result is cached. Raise `ValueError` if
-    the tokenizer is missing or cannot encode the marker.
-    """
+    """Return the cached `AnswerMarker`. Raise `ValueError` if the tokenizer is missing or cannot encode it."""
     if tokenizer is None:
         raise ValueError(f"length_from={length_from!r} needs the model's tokenizer; pass tokenizer=tokenizer")
     return _marker(tokenizer, length_from if isinstance(length_from, str) else tuple(length_from))

@@ -86,10 +86,7 @@ class UnitVocabulary:
             )
 
     def texts(self, most: int = 1000) -> list[str]:
-        """
-        Return the texts of at most `most` entries, spread evenly over the vocabulary. Leave out entries that are empty
-        or not valid UTF-8.
-        """
+        """Return the texts of at most `most` entries, spread evenly, without empty ones and invalid UTF-8."""
         whole = [text for text, rest in map(_split_utf8, self.later) if text and not rest]
         return whole[:: len(whole) // most + 1]
 
@@ -427,10 +424,7 @@ class CostVocabulary:
 
 
 def columns_of(sorts: Iterable[Hashable]) -> tuple[list[int], list[int]]:
-    """
-    Group the entries of a vocabulary into columns. `sorts` has the class of each entry, and entries of the same class
-    share a column. Return two lists: the column of each entry, and the first entry of each column.
-    """
+    """Return the column of each entry and the first entry of each column; entries of a class in `sorts` share one."""
     columns: dict[Hashable, int] = {}
     of = [columns.setdefault(sort, len(columns)) for sort in sorts]
     first = dict(zip(reversed(of), reversed(range(len(of))), strict=True))

@@ -94,8 +94,7 @@ class CausalArguments:
     @property
     def name(self) -> str:
         """
-        Return the name of the base model for the adapter's configuration: `base_model_name` if it is set, otherwise
-        the Hub name, or the name of a local folder without its path.
+        Return the base model's name for the adapter's configuration: a Hub name, or a folder's name without its path.
         """
         local = Path(self.base_model)
         return self.base_model_name or (local.resolve().name if local.is_dir() else self.base_model)
@@ -211,10 +210,7 @@ def _bind_to_control(lora) -> None:
 
 
 def trained_lengths(model, tokenizer, rows: Dataset, length_from: str | None = None) -> dict[str, int]:
-    """
-    Return percentiles of the answers' lengths (see `range_of`), for `trained_lengths` of the configuration.
-    `length_from` is the marker that ends the thoughts in a row; thoughts do not count.
-    """
+    """Return percentiles of the answers' lengths, see `range_of`. Thoughts do not count."""
     lengths: list[int] = []
     table, eos = model.unit_table, [tokenizer.eos_token_id]
     thoughts = thoughts_of(length_from, tokenizer, table)
@@ -260,10 +256,7 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> AnswerTrainer:
 
 
 def card_of(options: CausalArguments, args, trainer: AnswerTrainer, history) -> TrainingRun:
-    """
-    Collect the facts about a run for the model card. `history` holds sentences about the training, see `fit` in
-    `run.py`.
-    """
+    """Collect the facts about a run for the model card. `history` holds sentences about the training."""
     settings = {name: getattr(options, name) for name in _OWN_SETTINGS if options.lora_r or "lora" not in name}
     settings |= {"adapter": Path(options.adapter).name} if options.adapter is not None else {}
     settings |= {"length_from": options.length_from} if options.length_from is not None else {}
@@ -305,10 +298,7 @@ def load_tokenizer(options: CausalArguments) -> Any:
 
 
 def main(argv=None) -> dict:
-    """
-    Train a causal model and save it. Write the model card, and upload both if `push_to_hub` is set. Return the
-    training metrics of Trainer, or an empty dictionary if the training was already finished.
-    """
+    """Train a causal model, save it, and write its card. Return the training metrics of Trainer, if it trained."""
     options, args = parse(argv)
     set_up(args)
     check_base(options.base_model)

@@ -153,10 +153,7 @@ def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
     table, unseen = UnitTable.from_tokenizer(tokenizer, unit), set(lengths)
 
     def found(targets) -> list[set[int]]:
-        """
-        For each target, count the units of its text and, as in training, of its tokens. Return the counts that are in
-        `lengths`.
-        """
+        """Return for each target its lengths, as text and as tokens in training, that are in `lengths`."""
         texts = [(text or "").strip() for text in targets]
         ids = tokenizer(text_target=texts, verbose=False)["input_ids"]
         tokens = [int(table.count(torch.tensor([row]))) if row else 0 for row in ids]
@@ -173,10 +170,7 @@ def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
 
 
 def fit_length_tokens(rows: Dataset, tokenizer, unit: str, args: DataArguments) -> LengthTokens:
-    """
-    Choose the length tokens (tokens before the source that state the requested length) for the training rows, see
-    `LengthTokens.fit`. Add them to the tokenizer, and return them.
-    """
+    """Choose the length tokens for the training rows, add them to the tokenizer, and return them."""
     pairs = [(s.strip(), t.strip()) for s, t in zip(rows["source"], rows["target"], strict=True) if s and t]
     sources, targets = (count_texts(tokenizer, [pair[i] for pair in pairs], unit, target=bool(i)) for i in (0, 1))
     tokens = LengthTokens.fit(args.length_tokens or "", sources, targets, bins=args.length_bins)

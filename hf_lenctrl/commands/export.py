@@ -39,10 +39,7 @@ def _copied(folder: Path) -> dict:
 
 
 def onnx_card(model, folder: str | Path) -> ModelCard:
-    """
-    Build the card of an exported model. Copy fields such as the license from the card of the original model in
-    `folder`.
-    """
+    """Build the card of an exported model, with fields such as the license of the original in `folder`."""
     folder = Path(folder)
     use = (
         "`onnx/` holds this model for ONNX Runtime, `lenctrl.json` what a program without `hf_lenctrl` needs to keep "

@@ -32,9 +32,7 @@ def make_parser() -> CommandParser:
 
 
 def seconds_of(rows: Rows, column: str) -> list[float]:
-    """
-    Return a column of numbers as floats; in csv the numbers are text. Raise `ValueError` if a value is not a number.
-    """
+    """Return a column as floats; in csv they are text. Raise `ValueError` if a value is not a number."""
     found = []
     for i, value in zip(rows.numbers, rows.column(column), strict=True):
         try:

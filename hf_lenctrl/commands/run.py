@@ -29,10 +29,7 @@ def set_up(args) -> None:
 
 
 def check_evaluation(args, rows) -> None:
-    """
-    Raise `ValueError` if `eval_strategy` asks for evaluations, but `rows`, a dictionary with the rows of each split,
-    has no validation rows.
-    """
+    """Raise `ValueError` if `eval_strategy` asks for evaluations, but there are no validation rows."""
     strategy = args.eval_strategy.value
     if strategy != "no" and rows.get("validation") is None:
         raise ValueError(

@@ -76,10 +76,7 @@ class Single:
     scores_tokens: bool = field(default=False, init=False)  # whether candidates need a `token_score`
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
-        """
-        Return one job for each planned length of each request. A request without a length gets one job. The method
-        `stages` may append more jobs to the returned list.
-        """
+        """Return one job for each planned length of each request, or one for a request without a length."""
         return [
             Job(request, planned, request.low, request.high)
             for request in requests
@@ -101,16 +98,11 @@ class Single:
         return [[job] for job in jobs]
 
     def options(self, job: Job) -> dict[str, Any]:
-        """
-        Return the options of `generate` for the batch that contains `job`. All jobs of a batch have the same options.
-        """
+        """Return the options of `generate` for the batch that contains `job`; all jobs of a batch share them."""
         return self.call.options
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
-        """
-        Return the output of each request, after all jobs have run. `model` and `tokenizer` are used only in
-        subclasses.
-        """
+        """Return the output of each request, after all jobs have run."""
         return [_with_score(job.candidates[0]) for job in jobs]
 
 
@@ -137,16 +129,11 @@ class NBest(Single):
         return jobs
 
     def options(self, job: Job) -> dict[str, Any]:
-        """
-        Return the options of `generate` that give `job.count` candidates for each row of the batch, see `_with_beams`.
-        """
+        """Return the options of `generate` that give `job.count` candidates for each row, see `_with_beams`."""
         return self.call.options if job.count == 1 else _with_beams(self.call.options, self.call.defaults, job.count)
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
-        """
-        Return the best output of each request. If `num_return_sequences` is above 1, return a list of the best outputs
-        of each request instead, best first.
-        """
+        """Return the best output of each request, or the `num_return_sequences` best in a list."""
         results: list[Any] = []
         for request, own in zip(requests, _of_each(requests, jobs), strict=True):
             best = self._ordered(request, [candidate for job in own for candidate in job.candidates])
@@ -189,8 +176,7 @@ class Choice(Single):
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
         """
-        Return the jobs of the requests, grouped by source. For each source, one of these jobs generates the natural
-        text, which is the text that the model generates without a length. Also store this job in `self.natural`.
+        Return the jobs of the requests, grouped by source, and store those of the natural texts in `self.natural`.
         """
         jobs, config = [], self.config
         places: dict[int, list[Request]] = {}
@@ -249,9 +235,8 @@ class Choice(Single):
 
     def options(self, job: Job) -> dict[str, Any]:
         """
-        Return the options of `generate` for the batch that contains `job`. If `job.search` is set, the options
-        replace the beam search by this search, see `SearchByLength`. Otherwise the options ask for at least
-        `job.count` beams. The model's default number of beams has no effect.
+        Return options with at least `job.count` beams, or with the search by length of the job. The model's default
+        number of beams has no effect.
         """
         options = _with_beams(self.call.options, self.call.options.get("generation_config"), job.count)
         if job.search is None:
@@ -275,8 +260,7 @@ class Choice(Single):
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
         """
-        Return one dictionary for each request: the output of its best candidate, see `GeneratedText`. The item `score`
-        is the log-probability of the text without a length.
+        Return the output of the best candidate of each request, with its log-probability without a length as `score`.
         """
         natural = {place: job.candidates[0].text for place, job in self.natural.items()}
         plain: dict[Pair, float] = {}  # log-probability without a length
@@ -406,10 +390,7 @@ def batches(jobs: Sequence[Job], plan: Single, call: Call, sizes: dict[int, int]
 
 
 def plan_of(call: Call, model, tokenizer, table: UnitTable, edits: Edits | None = None) -> Single:
-    """
-    Return the plan of a pipeline call: a `Choice` if `choose` is set, an `NBest` if a request needs several
-    candidates, otherwise a `Single`. `table` is the unit table of the requested unit.
-    """
+    """Return the plan of a pipeline call. `table` is the unit table of the requested unit."""
     if call.choose:
         config = ChoiceConfig.of(model.config)
         marks = [tokenizer(text_target=text, add_special_tokens=False)["input_ids"][-1] for text in ("a.", "a?", "a!")]

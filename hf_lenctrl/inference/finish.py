@@ -71,10 +71,7 @@ class FinishLogitsProcessor(LogitsProcessor):
         self.cut: dict[tuple[int, tuple[int, ...]], bool] = {}
 
     def __call__(self, input_ids, scores):
-        """
-        Return new scores `(rows, vocab_size)`, in which forbidden entries have `-inf`.
-        `input_ids (rows, sequence_length)` are the ids so far, with the prompt.
-        """
+        """Return new scores `(rows, vocab_size)` with `-inf` for forbidden entries. `input_ids` include the prompt."""
         copies = len(scores) // len(self.length)
         count, state = self.running(input_ids)  # (rows,) each
         begun = None if self.thoughts is None else state >= 0  # (rows,) whether an answer has begun

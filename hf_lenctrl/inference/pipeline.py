@@ -305,9 +305,8 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def preprocess(self, prompts: Sequence[Prompt], *, tokens: list[int] | None = None, **_) -> Any:
         """
-        Tokenize the sources of a batch. For a model with length tokens, `tokens` has the id of one length token for
-        each source, and this token is put before the source. Cut sources that are too long for the encoder, and log a
-        warning.
+        Tokenize the sources of a batch, cut at the encoder's limit with a warning. `tokens` has the id of a length
+        token for each source, which is put before it.
         """
         if self._causal:
             return encode_prompts(self.tokenizer, prompts)
@@ -437,10 +436,7 @@ class LengthControlledGenerationPipeline(Pipeline):
     def postprocess(
         self, outputs: dict[str, Any], *, call: Call, jobs: Sequence[Job], other: UnitTable | None, **_
     ) -> list[Candidate]:
-        """
-        Decode the outputs of a batch, count their units, and return them as candidates. `outputs` is the dictionary
-        that `_forward` returned. The candidates of a job follow each other, in the order of the jobs.
-        """
+        """Decode the outputs of a batch, see `_forward`, and return them as candidates, in the order of the jobs."""
         unit, finish, answers = call.unit, outputs["finish"], outputs["answers"]
         texts = self.tokenizer.batch_decode(
             outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
@@ -473,10 +469,7 @@ class LengthControlledGenerationPipeline(Pipeline):
 
 
 def target_of(jobs: Sequence[Job], constraint: str | None, table: UnitTable, other: UnitTable | None) -> Target | None:
-    """
-    Return the target lengths of a batch of jobs; `None` if the jobs have no length. `table` is the unit table of the
-    requested unit. `other` is the unit table of the second unit, or `None` if the lengths are in one unit.
-    """
+    """Return the target lengths of a batch; `None` if there is no length. `table` and `other` count the units."""
     if jobs[0].planned is None:
         return None
     planned, low, high, limit = (

@@ -258,10 +258,7 @@ class Call:
                 raise ValueError(f"length_from={self.length_from!r} does not work with {other}; leave one of them out")
 
     def check_streamer(self, outputs: int) -> None:
-        """
-        Raise `ValueError` if a streamer would get several outputs (`outputs` is their number), or if
-        `on_low_score="natural"` could replace the streamed text.
-        """
+        """Raise `ValueError` if a streamer would get several outputs, or a text that may be replaced afterwards."""
         if outputs > 1:
             raise ValueError(f"a streamer takes one text of one length, got {outputs}; call once for each")
         if self.on_low_score == "natural":
@@ -269,9 +266,8 @@ class Call:
 
     def natural_options(self) -> dict[str, Any]:
         """
-        Return the options of a pipeline call that generates texts without a length (natural texts) and computes their
-        scores. The options keep the unit, the batch size and the options of `generate`; all other options have their
-        defaults.
+        Return the options of a call that generates texts without a length, and their scores. They keep the unit, the
+        batch size and the options of `generate`.
         """
         options = {option.name: option.default for option in fields(self) if option.init}
         own = {"length_unit": self.unit, "batch_size": self.batch_size, "batch_tokens": self.batch_tokens}
@@ -323,10 +319,7 @@ class Call:
         )
 
     def windows(self, lengths: Sequence, tolerance: Tolerance) -> list[tuple[int, int]]:
-        """
-        Return the window of each requested length or range: a pair of the lowest and the highest allowed length, in
-        units.
-        """
+        """Return the lowest and the highest allowed length of each requested length or range."""
         if self.ranged:
             return list(lengths)
         if self.length_constraint == "max":
@@ -336,9 +329,8 @@ class Call:
 
     def rates(self, prompts: Sequence[Prompt], tokenizer) -> list[float]:
         """
-        Return one ratio for each source: the source's length in the model's own unit (`config.length_unit`), divided
-        by the source's length in the requested unit (`self.unit`). `Request.plan` uses this ratio to convert a
-        requested length, because the model plans a length only in its own unit.
+        Return for each source its length in the model's unit, divided by its length in the requested unit, because the
+        model plans only in its own unit.
         """
         texts, units = [prompt.text for prompt in prompts], (self.planned_unit or self.unit, self.unit)
         own, requested = (count_texts(tokenizer, texts, unit) for unit in units)
