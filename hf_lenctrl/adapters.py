@@ -97,10 +97,7 @@ def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: boo
 
 
 def _own_config(name, **where) -> Any:
-    """
-    Return the configuration with length control that is stored with the adapter `name`, a folder or a Hub name. Return
-    `None` if there is none. `where` holds options of the Hub, such as `revision`.
-    """
+    """Return the configuration with length control that is stored with the adapter `name`; `None` if there is none."""
     try:
         fields = PreTrainedConfig.get_config_dict(name, **where)[0]
     except OSError:
@@ -110,10 +107,8 @@ def _own_config(name, **where) -> Any:
 
 def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) -> Any:
     """
-    Load the base model of the adapter `name`. Take the first of these that is available: (1) `base_model`, a folder or
-    a Hub name; (2) the folder of the base model that the training run recorded, if this folder exists; (3) `named`,
-    the base model that the adapter's `adapter_config.json` names. `kwargs` are the arguments of `load_adapter`. Raise
-    `OSError` if the base model cannot be loaded.
+    Load the base model of the adapter `name`: `base_model`, or else the folder that the training run recorded, if it
+    exists, or else `named`, which `adapter_config.json` names. Raise `OSError` if it cannot be loaded.
     """
     for folder in (Path(str(name)), Path(str(name)).parent):  # a checkpoint's parent is the run's folder
         if base_model is None and Path(folder, BASE).is_file():
@@ -139,9 +134,8 @@ def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) ->
 
 def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
     """
-    Build a length-controlled model around `plain`, a causal model without length control. The options of length
-    control come from `given`, or else from `config`, the configuration that is stored with the adapter `name`. Raise
-    `ValueError` if `plain` does not fit `config`, or if the unit is `"cost"`.
+    Build a length-controlled model around the causal model `plain`. The options come from `given`, or else from
+    `config`, which is stored with the adapter `name`.
     """
     pairs = {key: (getattr(config.text_config, key, None), getattr(plain.config, key, None)) for key in _SHAPE}
     if wrong := [f"{key}={now}, not {was}" for key, (was, now) in pairs.items() if was != now]:
@@ -163,12 +157,9 @@ def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
 
 def _from_pretrained(name, **kwargs) -> Any:
     """
-    Load the adapter `name` for `from_pretrained` of a length-controlled class. Return `None` if `name` is not an
-    adapter; Transformers must then load the model itself.
-
-    An Auto class that gets an adapter passes its base model as `name`, and the adapter in `adapter_kwargs`. Load this
-    adapter and base model. But return `None` if no length control is stored with the adapter. Transformers then loads
-    the base model and attaches the adapter.
+    Load the adapter `name` for `from_pretrained` of a length-controlled class. Return `None` if transformers must load
+    the model itself: if `name` is no adapter, or if no length control is stored with it. An Auto class passes the base
+    model as `name`, and the adapter in `adapter_kwargs`.
     """
     adapter = (kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path")
     if name is None or not is_adapter(adapter or name, **kwargs):

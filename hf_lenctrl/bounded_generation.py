@@ -84,36 +84,22 @@ def token_limit(
 
 
 class _OwnLimits(StoppingCriteria):
-    """
-    Stopping criterion that ends each row at the token limit of its example. So an output does not depend on the other
-    examples of the batch. `limits (batch_size,)` are in positions.
-    """
+    """Stop each row at the token limit of its example, so that an output does not depend on the rest of the batch."""
 
     def __init__(self, limits: torch.Tensor):
         self.limits = limits  # (B,)
 
     def __call__(self, input_ids, scores, **kwargs):
-        """
-        Return a boolean tensor `(rows,)`: whether each row of `input_ids (rows, sequence_length)` has reached its
-        limit.
-        """
         return self.limits.repeat_interleave(len(input_ids) // len(self.limits)) <= input_ids.shape[1]
 
 
 class _ForcedEnds(LogitsProcessor):
-    """
-    Logits processor that forces EOS at the last position of each row. This position depends on the token limit of the
-    row's example, in `limits (batch_size,)`. `eos_token_id` is the value of the option `forced_eos_token_id`.
-    """
+    """Force EOS at the last position of each row, which depends on the token limit of the row's example."""
 
     def __init__(self, limits: torch.Tensor, eos_token_id: int | list[int]):
         self.limits, self.eos_token_id, self.first = limits, eos_token_id, int(limits.min())
 
     def __call__(self, input_ids, scores):
-        """
-        Return `scores (rows, vocab_size)`, where rows at their last position allow only EOS. `input_ids` has the shape
-        `(rows, sequence_length)`.
-        """
         if input_ids.shape[1] < self.first - 1:
             return scores
         ends = self.limits.repeat_interleave(len(scores) // len(self.limits)) <= input_ids.shape[1] + 1  # (rows,)
@@ -124,24 +110,18 @@ class _ForcedEnds(LogitsProcessor):
 
 @dataclass
 class _Options:
-    """
-    The options of one call of `generate`. An option is looked up in the arguments, then in the argument
-    `generation_config`, then in the model's generation configuration.
-    """
+    """The options of a call of `generate`: its arguments, its `generation_config`, and the model's defaults."""
 
     arguments: dict[str, Any]
     defaults: GenerationConfig  # of the model
 
     def given(self, name: str) -> Any:
-        """
-        Return the value of the option `name` that the call of `generate` sets, as an argument or in its argument
-        `generation_config`. Return `None` if the call does not set the option.
-        """
+        """Return the value that the call sets as an argument or in `generation_config`; `None` if it sets none."""
         value = self.arguments.get(name)
         return getattr(self.arguments.get("generation_config"), name, None) if value is None else value
 
     def in_force(self, name: str) -> Any:
-        """Return the value that the call of `generate` sets for the option `name`, or else the model's default."""
+        """Return the value that the call sets, or else the model's default."""
         value = self.given(name)
         return getattr(self.defaults, name) if value is None else value
 
@@ -240,10 +220,7 @@ def generate_within(
 
 
 def _longest(options: _Options, before: int) -> float:
-    """
-    Return the limit, in positions, at which `generate` cuts outputs; infinity if there is no limit. `before` is the
-    number of positions before the output, which is added to `max_new_tokens`.
-    """
+    """Return the position at which `generate` cuts outputs; infinity without a limit."""
     config = options.arguments.get("generation_config")
     configured = {} if config is None else config.to_dict()
     for name, start in (("max_new_tokens", before), ("max_length", 0)):  # transformers prefers `max_new_tokens`
@@ -254,10 +231,8 @@ def _longest(options: _Options, before: int) -> float:
 
 def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target) -> torch.Tensor:
     """
-    Return the number of units of each answer, `(batch_size * n,)`, where `n` is the number of outputs for each
-    example. The first `prompt` columns of `ids` are the prompt. If an output has no end-of-thoughts marker, log a
-    warning, and use its highest allowed length in place of a count. Then the later checks do not warn about this
-    output again.
+    Return the number of units of each answer, `(batch_size * n,)` for `n` outputs of each example. An output without
+    the end-of-thoughts marker gets a warning and its highest allowed length, so that no later check warns again.
     """
     count, state = thoughts.count_and_state(ids.to(thoughts.table.weights.device), prompt)
     begun = state >= 0
@@ -323,10 +298,7 @@ def warn_of_cuts(
 
 
 def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
-    """
-    Warn if lengths in `produced (batch_size * n,)` are outside the range that `target` allows. There are `n` outputs
-    for each example. The warning names the first five such outputs.
-    """
+    """Warn of lengths in `produced (batch_size * n,)` outside `target`, and name the first five outputs."""
     copies = len(produced) // len(target.low)
     low, high = (end.repeat_interleave(copies).to(produced.device) for end in (target.low, target.high))
     missed = ((produced < low) | (produced > high)).nonzero().squeeze(1)
@@ -354,8 +326,12 @@ def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     return {"encoder_outputs": rows_of(encoded, rows), "attention_mask": mask[rows]}
 
 
-def rows_of(encoded, rows: torch.Tensor) -> ModelOutput:
-    """Select rows of an encoder's outputs: row `i` of the result is row `rows[i]` of `encoded`."""
-    if not isinstance(encoded, ModelOutput):
-        return BaseModelOutput(last_hidden_state=encoded[0][rows])
-    return type(encoded)(**{name: x[rows] for name, x in encoded.items() if isinstance(x, torch.Tensor)})
+def rows_of(value, rows: torch.Tensor) -> Any:
+    """
+    Select rows of a tensor, or of the tensors in an encoder's outputs: row `i` of the result is row `rows[i]` of
+    `value`.
+    """
+    if isinstance(value, torch.Tensor):
+        return value[rows.to(value.device)]
+    outputs = value if isinstance(value, ModelOutput) else BaseModelOutput(last_hidden_state=value[0])
+    return type(outputs)(**{name: rows_of(x, rows) for name, x in outputs.items() if isinstance(x, torch.Tensor)})

@@ -34,10 +34,7 @@ print(predictor.predict_lengths([{text!r}], tokenizer))"""
 
 
 def methods_of(config) -> list[str]:
-    """
-    Return a list of descriptions, one for each method by which the model of a configuration gets the length. The list
-    may be empty.
-    """
+    """Return a description of each method by which the model of a configuration gets the length."""
     encoding, tokens = getattr(config, "length_encoding", "none"), getattr(config, "length_tokens", None)
     # An architecture from outside the package may have another encoding.
     found = [_METHODS.get(encoding, encoding)] if encoding != "none" else []
@@ -86,10 +83,7 @@ def usage(config, name: str, *, text: str = TEXT, length: int | None = None, rev
 
 
 def write_card(data: ModelCardData, title: str, about: str, use: str, *sections: str) -> ModelCard:
-    """
-    Build a model card from metadata (`data`), a title, a description of the model (`about`), its usage (`use`), and
-    more sections in Markdown.
-    """
+    """Build a model card from metadata, title, description, usage and more sections in Markdown."""
     parts = [f"---\n{data}\n---", f"# {title}", about, f"## Use\n\n{use}", *filter(None, sections)]
     return ModelCard("\n\n".join(parts) + "\n")
 
@@ -125,10 +119,7 @@ def bullets(lines) -> str:
 
 
 class CardOnPush:
-    """
-    Mixin for a `PreTrainedModel`. Its `push_to_hub` writes `minimal_card` in place of the empty card of transformers,
-    and does not change any other card.
-    """
+    """Mixin whose `push_to_hub` writes `minimal_card` in place of the empty card of transformers."""
 
     def _upload_modified_files(self, working_dir, repo_id, *args, revision=None, **kwargs):
         path = Path(working_dir, "README.md")

@@ -134,10 +134,7 @@ class Unit:
         return self._steps[context, kind]
 
     def _first_step(self, context: int, value: Any) -> tuple[int, int, bool]:
-        """
-        Compute the transition from the state with the id `context` for a character of the kind `value`, check it, and
-        assign an id to a new next state. Return the same tuple as `step`.
-        """
+        """Compute and check the transition of `step` for the kind `value`, and give a new next state an id."""
         units, state, *may = self._step_of(self._states[context], value)
         if not isinstance(units, Integral) or not 0 <= int(units) <= _DEAREST:
             raise ValueError(f"a step must add 0 to {_DEAREST} units, a whole number, got {units!r} for {value!r}")
@@ -213,10 +210,7 @@ class Cost(Unit):
                 raise ValueError(f"a cost must add up over characters, but cost({text!r}) is {whole!r}, not {parts}")
 
     def _is_known(self, character: str) -> bool:
-        """
-        Return whether the user's cost function gives a cost for a character. Return `False` if the function raises an
-        error.
-        """
+        """Return whether the user's function has a cost for a character, and does not raise an error."""
         try:
             return self.kind(character) >= 0
         except Exception:
@@ -286,10 +280,7 @@ class Columns(Learned):
         return (0, "", character == "\n") if character in "\n\t" else super()._grow(text, character)
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """
-        Return a transition, as `Unit.step` does. `context` may also be the id of a merged state, which is below 0, see
-        `loose`.
-        """
+        """Return a transition, as `Unit.step` does, also from a merged state, whose id is below 0, see `loose`."""
         if context < 0 and (context, kind) not in self._steps:
             self._steps[context, kind] = self._loose_step(context, kind)
         return super().step(context, kind)
@@ -319,9 +310,8 @@ class Columns(Learned):
 
     def _loose_step(self, context: int, kind: int) -> tuple[int, int, bool]:
         """
-        Return the transition from the merged state `context` for a kind. The transition adds the maximum number of
-        units over the original states. A constraint may allow the character only under two conditions: all original
-        states allow the character and add the same number of units; and one state, original or merged, represents all
+        Return the transition from a merged state: the most units over its states. A constraint may allow the character
+        only if all these states allow it and add the same units, and one state, original or merged, represents all
         their next states.
         """
         steps = {self.step(one, kind) for one in self._several[context]}
@@ -368,9 +358,7 @@ class OpenCharacters:
         return rows, torch.where((rows < 0).all(dim=1)[group], -1, group)
 
     def groups(self) -> list[tuple[int, int]]:
-        """
-        Return a pair for each group of incomplete characters: the number of missing bytes, and the id of the group.
-        """
+        """Return a pair for each group: the number of missing bytes, and the id of the group."""
         return [(missing, group) for missing, of in self._group.items() for group in sorted({*of} - {-1})]
 
     def is_common(self, missing: int, group: int) -> bool:

@@ -219,10 +219,7 @@ class LenCtrlUMT5Config(LengthControlRules, UMT5Config):
 
 
 def _of_text(name: str) -> property:
-    """
-    Build a property that reads and writes the special token id `name` of `text_config`. If `text_config` is `None`,
-    the property returns `None`.
-    """
+    """Build a property that reads and writes the special token id `name` of `text_config`."""
     return property(
         lambda self: getattr(self.text_config, name, None), lambda self, value: setattr(self.text_config, name, value)
     )
@@ -230,10 +227,7 @@ def _of_text(name: str) -> property:
 
 @strict
 class _HoldsConfig(PreTrainedConfig):
-    """
-    Configuration of a wrapper model. Its attributes include the fields of `text_config`, the inner model's
-    configuration.
-    """
+    """Configuration of a wrapper model, which also has the fields of `text_config`, the inner configuration."""
 
     text_config: dict | PreTrainedConfig | None = None
 
@@ -242,10 +236,6 @@ class _HoldsConfig(PreTrainedConfig):
     eos_token_id = _of_text("eos_token_id")
 
     def __getattr__(self, name):
-        """
-        Return the field `name` of the inner configuration. Python calls this method only for names that this class
-        does not have.
-        """
         if name.startswith("_") or not isinstance(self.__dict__.get("text_config"), PreTrainedConfig):
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
         return getattr(self.text_config, name)

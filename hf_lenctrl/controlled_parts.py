@@ -52,9 +52,7 @@ def pair_mask(queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype, cau
 
 
 class _AddsNothing:
-    """
-    Mixin of a module of position embeddings. Its `forward` returns zero, so that the base class adds no positions.
-    """
+    """Mixin of position embeddings whose `forward` returns zero, so that the base class adds no positions."""
 
     def forward(self, *args, **kwargs) -> torch.Tensor:
         given = next(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
@@ -105,10 +103,9 @@ class _Part:
 
     def _with_positions_of_pairs(self: Any, embeds, pair_ids, scale: float = 1.0):
         """
-        Return the embeddings of packed rows, corrected so that positions restart at each pair. The `forward` of the
-        parent class will add the position in the row, so this method adds the difference between the position in the
-        pair and the position in the row. The parent's `forward` also multiplies embeddings by `scale`, so this method
-        divides the difference by `scale`. For `pair_ids` see `pair_mask`.
+        Return the embeddings of packed rows, corrected so that positions restart at each pair: the parent's `forward`
+        adds the position in the row, so this adds the difference to the position in the pair. It divides by `scale`,
+        because the parent multiplies embeddings by it.
         """
         positions = getattr(self, "embed_positions", None)
         if positions is None or isinstance(positions, _NoPositions):
@@ -120,10 +117,7 @@ class _Part:
         return embeds + (own - stock).to(embeds) / scale
 
     def resize_position_embeddings(self: Any, new_num_position_embeddings: int) -> None:
-        """
-        Resize the position embeddings with the base model's method, unless a length encoding has replaced the
-        positions.
-        """
+        """Resize the position embeddings, unless a length encoding has replaced them."""
         positions = self.embed_positions
         super().resize_position_embeddings(new_num_position_embeddings)  # type: ignore[misc]
         if isinstance(positions, _NoPositions):
@@ -160,17 +154,11 @@ class LengthControlledEncoder(_Part):
 
     @property
     def length_table(self: Any) -> Any:
-        """
-        Return the embedding module of lengths, `(learned_lengths, d_model)`: the decoder's if `share_length_table` was
-        called, otherwise the encoder's own.
-        """
+        """Return the embedding of lengths: the decoder's if `share_length_table` was called, or the encoder's own."""
         return (*self._table_of, self)[0].length_embedding
 
     def state_dict(self: Any, *args, prefix: str = "", **kwargs):
-        """
-        Return the state dictionary, as the base class does. If the encoder is saved without the model, include the
-        embedding table that it shares with the decoder.
-        """
+        """Return the state dictionary; of an encoder alone, with the table that it shares with the decoder."""
         found = super().state_dict(*args, prefix=prefix, **kwargs)  # type: ignore[misc]
         if self._table_of and not prefix:
             found["length_embedding.weight"] = self.length_table.weight.detach()

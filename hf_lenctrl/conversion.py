@@ -126,10 +126,7 @@ class LoadedModel:
 
 
 class PipelineModel(AutoModelForSeq2SeqLM):
-    """
-    An Auto class for the pipeline. Its `from_pretrained` loads an encoder-decoder, a causal model or an adapter, and
-    returns it in a `LoadedModel`.
-    """
+    """An Auto class for the pipeline, which loads any model or adapter as a `LoadedModel`."""
 
     @classmethod
     def from_pretrained(cls, name, *args, **kwargs):
@@ -372,10 +369,7 @@ def _check_path(name: Any) -> None:
 
 
 def _take_dtypes(model: Any, given: Any) -> None:
-    """
-    Convert each parameter of `model` to the dtype of the parameter of `given` with the same name. A T5 model in
-    float16 has some parameters in float32.
-    """
+    """Convert each parameter to the dtype of its namesake in `given`: a T5 in float16 has some in float32."""
     theirs = dict(given.named_parameters())
     for name, parameter in model.named_parameters():
         if name in theirs:
@@ -383,10 +377,7 @@ def _take_dtypes(model: Any, given: Any) -> None:
 
 
 def _wrapper_of(plain: Any) -> type[LengthControlWrapper] | None:
-    """
-    Return the wrapper class that adds length control to `plain`, a model without length control. Return `None` if the
-    architecture of `plain` needs no wrapper, because this package has length-controlled classes for it.
-    """
+    """Return the wrapper class for `plain`; `None` if this package has length-controlled classes for it."""
     if not plain.config.is_encoder_decoder:
         return LenCtrlForCausalLM
     return None if plain.config.model_type in FAMILIES else LenCtrlForSeq2SeqLM

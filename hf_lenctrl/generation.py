@@ -266,10 +266,7 @@ class LengthControlledGeneration:
         )
 
     def _plan(self, kwargs: dict, target: Target, thoughts: Thoughts | None, table: UnitTable) -> None:
-        """
-        Complete `kwargs`, the arguments of `generate`, for a length-controlled model: add the planned length, the
-        thoughts (reasoning text), and the logits processor of the guidance.
-        """
+        """Complete the arguments of `generate` for a length-controlled model: length, thoughts and guidance."""
         kwargs["length"] = target.length
         if self.config.is_encoder_decoder:
             kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
@@ -284,9 +281,8 @@ class LengthControlledGeneration:
 
     def _guide(self, kwargs: dict, scale: float, batch_size: int) -> None:
         """
-        Add the logits processor of the length guidance to `kwargs`. `scale` is the strength of the guidance. If the
-        model has an encoder and `kwargs` has no encoder outputs, run the encoder. Raise `ValueError` if the model
-        needs a length in each call, or if there is a negative prompt.
+        Add the logits processor of the length guidance, which needs the encoder's outputs. Raise `ValueError` if the
+        model needs a length in each call, or if there is a negative prompt.
         """
         if not self.config.length_optional or kwargs.get("negative_prompt_ids") is not None:
             raise ValueError(
@@ -303,10 +299,7 @@ class LengthControlledGeneration:
         kwargs["logits_processor"] = [guide, *(kwargs.get("logits_processor") or [])]
 
     def _check_thinking(self, length_from, budget, without: bool) -> None:
-        """
-        Raise `ValueError` if the options for thoughts (reasoning text) have no effect. This is the case if the model
-        is an encoder-decoder, or if `generate` got no length (`without`).
-        """
+        """Raise `ValueError` if options for thoughts have no effect: for an encoder-decoder, or `without` a length."""
         given = f"length_from={length_from!r}" if budget is None else f"thinking_budget={budget}"
         if self.config.is_encoder_decoder:
             raise ValueError(f"{given} is for causal models, got {type(self).__name__}; leave it out")
@@ -324,8 +317,8 @@ class LengthControlledGeneration:
 
     def _one_text(self, inputs, kwargs: dict, many: int) -> tuple:
         """
-        Return the inputs and the keyword arguments with which `generate` writes `many` outputs of one text. Run the
-        encoder here, once, if it does not read the length.
+        Return the inputs and keyword arguments for `many` outputs of one text. Run the encoder here, once, if it does
+        not read the length.
         """
         rows = torch.zeros(many, dtype=torch.long)  # an index on the CPU works for tensors on any device
         kwargs |= {name: kwargs[name][rows] for name in _PER_ROW if kwargs.get(name) is not None}
@@ -353,19 +346,13 @@ class LengthControlledGeneration:
         return positions if self.config.absolute_positions else None
 
     def _prepare_generation_config(self, generation_config, **kwargs):
-        """
-        Call the base class's method, but keep `length` and the other arguments in `_OURS` for the model. The base
-        method would remove those that are also fields of the generation configuration.
-        """
+        """Keep the arguments in `_OURS`, of which the base method drops fields of a generation configuration."""
         ours = {name: kwargs.pop(name) for name in _OURS if name in kwargs}
         config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         return config, model_kwargs | ours
 
     def _get_candidate_generator(self, *args, model_kwargs, assistant_model=None, **kwargs):
-        """
-        Build the candidate generator of assisted generation. If the draft model (`assistant_model`) has no length
-        control, pass no length to this model. The output keeps the constraint with any draft model.
-        """
+        """Pass no length to a draft model without length control. The output keeps the constraint with any draft."""
         draft = getattr(assistant_model, "config", None)
         if assistant_model is not None and not getattr(draft, "length_controlled", False):
             model_kwargs = {name: value for name, value in model_kwargs.items() if name not in _OURS}

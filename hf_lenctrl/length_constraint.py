@@ -222,10 +222,9 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def _beside_thoughts(self, scores, state, remaining, *others):
         """
-        Constrain the scores of a batch in which some rows are still in their thoughts (reasoning text). Constrain the
-        rows that are in their answer as `constrain` does. In other rows, mask only the entries that complete the
-        end-of-thoughts marker and also begin an answer, if this answer cannot get an allowed length. `others` are the
-        arguments `slack`, `left` and `start` of `constrain`.
+        Constrain a batch in which some rows are still in their thoughts. In these rows, mask only entries that
+        complete the end-of-thoughts marker and begin an answer that cannot get an allowed length. `others` are
+        `slack`, `left` and `start` of `constrain`.
         """
         assert self.thoughts is not None
         answers = (state >= 0).nonzero().squeeze(1)
@@ -244,10 +243,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
     def _steer(self, scores, more):
-        """
-        Add the mask `more (rows, vocab_size)` to `scores` in place, but do not mask EOS. Skip the rows in which no
-        entry would stay allowed.
-        """
+        """Add the mask `more` to `scores` in place, but not to EOS, and not to rows in which no entry would stay."""
         more[:, self.rules.eos] = 0.0
         more += scores  # in place, because a new tensor costs more time than the sum
         possible = ~_nothing_in(more)  # (rows,)
@@ -255,12 +251,10 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def _fallback_scores(self, ends, silent, state, remaining, slack, left):
         """
-        Return the scores of rows without an allowed entry, `(rows, vocab_size)`. Allow the first of these that is
-        possible: (1) if the text cannot end here (inside a character), entries after which the text can still get an
-        allowed length, even if other processors forbid these entries; (2) EOS; (3) entries that add no units; (4) EOS,
-        even if other processors forbid EOS. `ends` are the scores of the EOS ids, and `silent` are the scores of the
-        entries that add no units, before any mask. Both have a row for each text. For the other arguments see
-        `constrain`.
+        Return the scores of rows without an allowed entry. Allow the first of these that is possible: (1) inside a
+        character, entries after which the text can still get an allowed length, even if other processors forbid them;
+        (2) EOS; (3) entries that add no units; (4) EOS, even if other processors forbid it. `ends` and `silent` are
+        the scores of EOS and of entries that add no units, before any mask.
         """
         rules = self.rules
         completes = rules.fits_window(state, remaining, slack)
@@ -276,10 +270,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
 
 def _nothing_in(scores: torch.Tensor) -> torch.Tensor:
-    """
-    Return a boolean tensor `(rows,)`: whether a row of `scores (rows, vocab_size)` has no allowed entry. A forbidden
-    entry has the score `-inf` or the lowest number of the dtype.
-    """
+    """Return for each row whether no entry is allowed: all have `-inf` or the lowest number of the dtype."""
     least = torch.finfo(scores.dtype).min
     empty = scores[:, :4096].amax(dim=-1) <= least  # most rows have an allowed entry here
     if scores.shape[1] > 4096 and bool(empty.any()):

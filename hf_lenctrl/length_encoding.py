@@ -18,9 +18,8 @@ _LOG_10000 = math.log(10000.0)
 
 def _make_columns(dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Return two tensors `(dim,)` with a value for each column `j` of an encoding: the exponent `2 floor(j/2) / dim`, and
-    the phase, which is 0 in even columns and pi/2 in odd columns. In odd columns, `sin(angle + phase)` is
-    `cos(angle)`.
+    Return two tensors `(dim,)` for the columns `j` of an encoding: the exponent `2 floor(j/2) / dim`, and the phase,
+    pi/2 in odd columns, which makes the sine a cosine.
     """
     j = torch.arange(dim, device=device)
     return (j - j % 2).float() / dim, (j % 2) * (math.pi / 2)  # (dim,) each

@@ -51,8 +51,7 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
 
     def _without_length(self, ids: torch.Tensor) -> torch.Tensor:
         """
-        Run the model without a length, and return the logits of the next token, `(rows, vocab_size)`. If the cache of
-        the last call fits `ids (rows, sequence_length)`, the model reads only the last id of each row.
+        Return the logits of the next token without a length. If the last call's cache fits, read only the last ids.
         """
         origin = self._origin(ids)
         copies = len(ids) // self.batch_size
@@ -85,9 +84,8 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
 
     def _origin(self, ids: torch.Tensor) -> torch.Tensor | None:
         """
-        Return for each row of `ids` the index that this row had in the last call, `(rows,)`. The method compares the
-        ids without the new token, because beam search reorders rows and does not tell a logits processor how. Return
-        `None` if any row of `ids` was not in the last call, or if the cache cannot be reordered.
+        Return the index that each row had in the last call, found by its ids, because beam search reorders rows.
+        Return `None` if a row was not there, or if the cache cannot be reordered.
         """
         last = self.ids
         if last is None or not hasattr(self.cache, "reorder_cache") or ids.shape != (len(last), last.shape[1] + 1):

@@ -11,10 +11,8 @@ from .cache import CACHE, takes_cache
 
 class _Watched:
     """
-    A proxy of an attention module for one call of `forward`. `name` is the name of the submodule that is the output
-    projection. When `forward` calls this submodule, the proxy stores the argument, the concatenated outputs of the
-    heads, in its attribute `heads`. The proxy then calls the attention module's current submodule, which PEFT or a
-    quantizer may have replaced. The attention module itself does not change.
+    A proxy of an attention module for one call of `forward`. It stores the argument of the output projection `name`,
+    the concatenated heads, and calls the module's current projection, which PEFT or a quantizer may have replaced.
     """
 
     heads: torch.Tensor  # (B, T, heads * width), set by `_project`
@@ -31,10 +29,7 @@ class _Watched:
 
 
 class LengthHeadOutput(nn.Linear):
-    """
-    Linear layer whose input is the length head. The layer is a part of the output projection (Nguyen et al. 2023,
-    eq. 20), see `LengthHeadAttention`.
-    """
+    """Linear layer for the length head, a part of the output projection (Nguyen et al. 2023, eq. 20)."""
 
 
 class LengthHeadAttention:
@@ -66,10 +61,7 @@ class LengthHeadAttention:
         cls.stock = cls.__bases__[-1]
 
     def add_length_control(self: Any) -> None:
-        """
-        Add the linear layer `length_out`, the only parameter that the base class does not have. `control` (in
-        `controlled_parts`) calls this method once, after it has added this mixin to an attention module.
-        """
+        """Add the linear layer `length_out`, the only new parameter; `control` calls this method once."""
         output = self.out_proj if hasattr(self, "out_proj") else self.o  # T5's name
         self.length_out = LengthHeadOutput(output.out_features, output.out_features, bias=False)
 
@@ -94,10 +86,7 @@ class LengthHeadAttention:
         return (output + self.length_out(length_head), *others)
 
     def _add_to_cache(self, cache, numerator, denominator):
-        """
-        Add the running sums in the cache to `numerator (B, T, d)` and `denominator (B, T, 1)`, the sums over the new
-        positions. Store both totals in the cache, and return them.
-        """
+        """Add the running sums in the cache to the sums over the new positions, store both totals, and return them."""
         own = getattr(cache, "self_attention_cache", cache)
         layers = getattr(self.config, "decoder_layers", None) or self.config.num_decoder_layers  # T5's name
         index, tokens = layers + self.layer_idx, numerator.shape[1]

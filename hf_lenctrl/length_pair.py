@@ -36,10 +36,7 @@ def units_apart(length, unit: str | Unit) -> tuple[Any, tuple[str, Any] | None]:
 
 
 def check_pair(constraint: str | None) -> str:
-    """
-    Return `constraint` unchanged. Raise `ValueError` if `constraint` is `None`, because a length in two units needs a
-    constraint.
-    """
+    """Return `constraint`. Raise `ValueError` if it is `None`, because two units need a constraint."""
     if constraint is None:
         raise ValueError("a length in two units needs a constraint, got None; pass 'max' or 'exact', or one unit")
     return constraint
@@ -115,10 +112,7 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
             raise ValueError(f"{asked} {plural(unit)} {needed}, {limit}; raise it, or pass length_constraint='max'")
 
     def __call__(self, input_ids, scores):
-        """
-        Return a copy of `scores` with `-inf` for entries after which the text cannot end within both limits. For the
-        shapes see `LengthConstraintLogitsProcessor.__call__`.
-        """
+        """Return a copy of `scores` with `-inf` for entries after which the text cannot end within both limits."""
         kept = self.first(input_ids, scores)
         copies = len(scores) // len(self.most)
         counts, states = zip(*(running(input_ids) for running in self.running), strict=True)
@@ -146,10 +140,9 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
     def _allowed(self, states, left, copies: int):
         """
-        Return two boolean tensors: (1) which entries are allowed, `(rows, V)`; (2) in which rows EOS stays within both
-        upper limits, `(rows,)`. The second tensor ignores the lowest allowed length. `states` and `left` are pairs of
-        tensors `(rows,)`, one for each unit: the state of each text, and the units that remain. `copies` is the number
-        of rows for each example.
+        Return two boolean tensors: which entries are allowed, `(rows, V)`, and in which rows EOS stays within both
+        upper limits, `(rows,)`. `states` and `left`, the units that remain, are pairs of tensors `(rows,)`, one for
+        each unit.
         """
         first, second = self.rules
         slack = self.slack.repeat_interleave(copies)
@@ -168,12 +161,9 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
     def _fallback_scores(self, scores, allowed, may_end):
         """
-        Return new scores `(rows, V)` for rows in which the masks of `__call__` left no entry. `scores (rows, V)` are
-        the scores before these masks; other processors may have masked some of them. `allowed` and `may_end` are the
-        results of `_allowed`; with `max_length`, `allowed` has no entry after which the text cannot end in time. Allow
-        the first of these that is possible: (1) the entries in `allowed`, with their values in `scores`; (2) EOS, if
-        the text may end here or if `allowed` has no entry; (3) the entries in `allowed`, with score 0, although other
-        processors forbid them.
+        Return new scores for rows in which the masks of `__call__` left no entry. Allow the first of these that is
+        possible: (1) the entries in `allowed`, with their `scores`; (2) EOS, if the text may end here or if `allowed`
+        is empty; (3) the entries in `allowed`, with score 0, although other processors forbid them.
         """
         given = scores.masked_fill(~allowed, -math.inf)
         ends = torch.full_like(scores, -math.inf)
@@ -231,8 +221,8 @@ class _Pairs:
 
     def _cheapest(self) -> torch.Tensor:
         """
-        Return `moves` without the columns that cannot lower a minimum if a text may also end earlier: between the same
-        pairs, another transition adds no more units of either table.
+        Return `moves` without those that another move between the same pairs, with no more units of either table,
+        makes useless if a text may also end earlier.
         """
         here, to, _, units = self.moves  # columns between the same pairs are neighbours, in the order of their units
         group = (here * self.count + to).unique_consecutive(return_inverse=True)[1]

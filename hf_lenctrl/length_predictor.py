@@ -345,10 +345,7 @@ def register() -> None:
 
 
 def _encoder_kind(config) -> tuple[Any, dict]:
-    """
-    Return the Auto class that builds the encoder of `config`, and the keyword arguments for `from_config` or
-    `from_pretrained` of this class. The arguments leave out the pooler, because the predictor does not use a pooler.
-    """
+    """Return the Auto class that builds an encoder, and its arguments, which leave out the unused pooler."""
     if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING and getattr(type(config), "is_encoder_decoder", False):
         return AutoModelForTextEncoding, {}  # `AutoModel` would add T5's decoder
     classes: Any = MODEL_MAPPING[type(config)]

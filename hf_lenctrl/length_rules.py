@@ -24,10 +24,7 @@ _KNOWN: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def _log_step(x: torch.Tensor) -> torch.Tensor:
-    """
-    Return a mask that is 0 where the integer tensor `x` is at least 0, and `-inf` elsewhere. Adding this mask to
-    scores is faster than filling the scores with `-inf`.
-    """
+    """Return 0 where `x` is at least 0, and `-inf` elsewhere. Adding it is faster than filling scores with `-inf`."""
     return (x.float() + 1).clamp(0, 1).log()
 
 
@@ -69,10 +66,7 @@ class Table(Protocol):
 
 
 def _columns(table: Table, eos: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """
-    Return two lists: the column of each of the `V` vocabulary entries, and the first entry of each column. `Rules`
-    says which entries share a column. `eos` are the EOS ids.
-    """
+    """Return the column of each vocabulary entry, and the first entry of each column, see `Rules`."""
     rows = torch.stack([*table.weights.cpu(), *table.next_state.cpu()])  # (2 S, V)
     draw = torch.Generator().manual_seed(0)
     while True:  # two different columns almost never have the same random weighted sum
@@ -178,11 +172,9 @@ class Rules:
 
     def _set_pace(self) -> None:
         """
-        Set `pace`, `reach`, `gain` and `first`, and increase `most_steps`. `Rules` defines these attributes. A text
-        may end in a good state. From a good state, a text can also add any number of units from 1 to `reach` in at
-        most `pace` entries, and the text is then in a good state again. The mask `steers` leads texts to good states.
-        From other states, a text may need additional entries to add one unit and reach a good state. `most_steps`
-        grows by the largest number of these additional entries.
+        Set `pace`, `reach`, `gain` and `first`, and increase `most_steps`. A text may end in a good state, and can add
+        any number of units from 1 to `reach` in at most `pace` entries and be in a good state again. From other states
+        it may need more entries; `most_steps` grows by the most of these.
         """
         usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()  # (S, C)
         whole = self.steps == 0  # (S,) states in which a text may end
@@ -213,10 +205,7 @@ class Rules:
         self.first = self.weights[0][usable[0]], self.gain[0][usable[0]]
 
     def _targets(self, moves: torch.Tensor) -> torch.Tensor:
-        """
-        Return a boolean tensor `(S, S)`: whether an entry leads from the state of the row to the state of the column.
-        Only entries that are set in the boolean tensor `moves (S, C)` count.
-        """
+        """Return a boolean tensor `(S, S)`: whether an entry in `moves (S, C)` leads from one state to another."""
         count = len(moves)
         found = torch.zeros(count, count, dtype=torch.int, device=moves.device)
         return found.scatter_add_(1, self.following, moves.int()) > 0
@@ -350,9 +339,8 @@ class Rules:
 
     def _most(self, state, number):
         """
-        Return the maximum number of units, at most `number`, that a text in `state` can still add until it ends, see
-        `_best`. Both arguments and the result have the shape `(keys,)` or `(keys, C)`. `number` may be above the
-        limits of the table `best`.
+        Return the most units, at most `number`, that a text in `state` can add until it ends, see `_best`. `number`
+        may be above the limits of the table.
         """
         highest = self.best.shape[1] - 1
         first = highest - self.period + 1
@@ -374,9 +362,8 @@ class Rules:
 
     def _leading(self, state, remaining, slack):
         """
-        Return a mask `(keys, C)` that allows the columns that lead to texts of `remaining - slack` to `remaining` more
-        units. If there is no such text, allow the columns that lead to the longest shorter text. `state`, `remaining`
-        and `slack` have the shape `(keys,)`.
+        Return a mask `(keys, C)` of the columns that lead to texts of `remaining - slack` to `remaining` more units
+        or, if there is no such text, to the longest shorter text.
         """
         most = self._most(state, remaining)  # (keys,)
         least = torch.minimum(most, remaining - slack).clamp(min=0).unsqueeze(1)
@@ -454,10 +441,7 @@ class Rows:
             return scores
 
     def _slots(self, keys: torch.Tensor) -> torch.Tensor | None:
-        """
-        Return the index in `kept` of the mask row of each key, with the shape of `keys`. A key is the number that
-        `__call__` computes for a pair of a state and a number. Return `None` if any of the rows is not in the cache.
-        """
+        """Return the place in `kept` of the row of each key; `None` if a row is missing."""
         if self.made == 0:
             return None
         place = torch.searchsorted(self.keys, keys).clamp(max=self.made - 1)
@@ -489,10 +473,7 @@ class Rows:
 
 @torch.inference_mode(False)
 def rules_of(table: Table, eos: tuple[int, ...], constraint: str) -> Rules:
-    """
-    Return the `Rules` of a unit table for EOS ids and a constraint. The rules are cached, because `generate` is called
-    many times.
-    """
+    """Return the cached `Rules` of a unit table for EOS ids and a constraint."""
     tensors = (table.weights, table.next_state)
     if any(tensor.is_inference() for tensor in tensors):  # inference tensors have no version counter
         return Rules(table, eos, constraint)

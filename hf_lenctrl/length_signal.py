@@ -26,10 +26,7 @@ LENGTH_MODULES = ["length_projection", "length_embedding", "length_out"]
 
 
 class LengthProjection(nn.Linear):
-    """
-    Linear layer from the length encoding to a pretrained decoder. Its weights start at zero, so that the model starts
-    unchanged.
-    """
+    """Linear layer from the length encoding to a pretrained decoder, which starts unchanged: the weights are zero."""
 
 
 class EncoderLengthEmbedding(nn.Embedding):
@@ -57,9 +54,7 @@ def tell_peft(config) -> None:
 
 
 def init_length_weights(module: nn.Module, config) -> None:
-    """
-    Initialize the weights of `module` if it is a module of length control. Weights that were loaded do not change.
-    """
+    """Initialize the weights of a module of length control. Weights that were loaded do not change."""
     if isinstance(module, UnitTable):  # a new model, or a checkpoint without a table
         table = UnitTable.from_config(config, module.weights.shape[1])
         init.copy_(module.weights, table.weights)
@@ -73,9 +68,7 @@ def init_length_weights(module: nn.Module, config) -> None:
 
 @torch.no_grad()
 def fill_positions(module: Any, config) -> None:
-    """
-    Fill the position embeddings of Marian or Pegasus with fairseq's sinusoids if `config.sinusoids` is `"fairseq"`.
-    """
+    """Fill the positions of Marian or Pegasus with fairseq's sinusoids if `config.sinusoids` is `"fairseq"`."""
     if config.sinusoids == "fairseq" and hasattr(module, "create_weight"):
         rows, dim = module.weight.shape
         module.weight.copy_(fairseq_sinusoidal(torch.arange(rows, device=module.weight.device) + 2, dim))
@@ -135,10 +128,7 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
 
 
 class LengthSignal:
-    """
-    Mixin that gives a decoder a unit table, which counts the units of token ids, and the modules of the length
-    encoding.
-    """
+    """Mixin that gives a decoder a unit table, and the modules of the length encoding."""
 
     def add_length_signal(self: Any) -> None:
         """Add the modules that the configuration of the decoder requires."""
@@ -151,10 +141,7 @@ class LengthSignal:
             self.length_embedding = table(config.learned_lengths, dim)
 
     def resize_unit_table(self: Any) -> None:
-        """
-        Resize the unit table to the number of token embeddings. `UnitTable.from_config` gives the values of new
-        entries.
-        """
+        """Resize the unit table to the number of token embeddings, see `UnitTable.resized`."""
         size = self.embed_tokens.num_embeddings
         if self.unit_table.weights.shape[1] != size:
             self.unit_table = self.unit_table.resized(size, self.config)
@@ -171,10 +158,7 @@ class LengthSignal:
         raise ValueError(f"progress cannot be counted from {given}; pass progress=, or call generate()")
 
     def units_written(self: Any, input_ids: torch.Tensor) -> torch.Tensor:
-        """
-        Return `UnitTable.progress` for `input_ids`, with the same shape and on the same device. The table may be on
-        another device.
-        """
+        """Return `UnitTable.progress` for `input_ids`, on their device; the table may be on another."""
         table = self.unit_table
         return table.progress(input_ids.to(table.weights.device)).to(input_ids.device)
 
@@ -316,17 +300,13 @@ class StoresUnitTable:
 
 
 class CountsLabels(StoresUnitTable):
-    """
-    Mixin for an encoder-decoder. If `forward` gets no length, the length of a row is the number of units in its
-    labels.
-    """
+    """Mixin for an encoder-decoder, which counts the length of a row in its labels if `forward` gets none."""
 
     _checked_lengths = False  # whether the lengths of the first training batch were checked
 
     def count_labels(self: Any, labels: torch.Tensor) -> torch.Tensor:
         """
-        Return the number of units in each row of `labels (batch_size, target_sequence_length)`, `(batch_size,)`. Raise
-        `ValueError` if a row has no units.
+        Return the number of units in each row of `labels`, `(batch_size,)`. Raise `ValueError` if a row has none.
         """
         ids = labels.masked_fill(labels == -100, self.config.pad_token_id)
         length = self._counting_part().units_written(ids)[:, -1].contiguous()
@@ -337,10 +317,9 @@ class CountsLabels(StoresUnitTable):
 
     def _length_of_rows(self: Any, labels, decoder_input_ids):
         """
-        Return the length of each row for a `forward` that got no length. If there are labels, count their units
-        (Takase & Okazaki 2019, section 3.1). Without labels in training (label smoothing may remove the labels), count
-        the units of `decoder_input_ids`, or return `None` if `decoder_input_ids` is `None`. Without labels outside
-        training, return the default, `config.length`. If the model is not length-controlled, return `None`.
+        Return the lengths for a `forward` that got none: those of the labels (Takase & Okazaki 2019, section 3.1), or
+        in training without labels (label smoothing may remove them) those of `decoder_input_ids`, or else the default.
+        Return `None` if there is nothing to count, or if the model is not length-controlled.
         """
         ids = decoder_input_ids if labels is None and self.training else labels
         if not self.config.length_controlled or ids is None and self.training:
@@ -348,10 +327,7 @@ class CountsLabels(StoresUnitTable):
         return self.config.length if ids is None else self.count_labels(ids)
 
     def _check_lengths(self: Any, length, ids: torch.Tensor | None) -> None:
-        """
-        Warn if the lengths of the first training batch differ much from the lengths of its labels, `ids`. See
-        `warn_of_column`.
-        """
+        """Warn if the lengths of the first training batch differ much from its labels, see `warn_of_column`."""
         if (
             self._checked_lengths
             or ids is None

@@ -31,10 +31,7 @@ NO_STATE = 255  # next state of an entry before `set_unit_table`
 
 
 def check_unit(option: str, unit, known: Sequence[str] = LENGTH_UNITS) -> None:
-    """
-    Raise `ValueError` unless `unit` is a `Unit` or one of the `known` names. `option` names the argument in the
-    message.
-    """
+    """Raise `ValueError` unless `unit` is a `Unit` or one of the `known` names."""
     if not isinstance(unit, Unit):
         check_name(option, unit, known)
 
@@ -118,9 +115,7 @@ def check_texts(texts: Sequence[str], name: str = "input") -> None:
 
 
 def check_list(texts) -> None:
-    """
-    Raise `TypeError` if `texts` is not an iterable, or if it is a dictionary or a table, whose items are names.
-    """
+    """Raise `TypeError` if `texts` is no iterable, or a dictionary or a table, whose items are names."""
     if not isinstance(texts, Iterable) or isinstance(texts, Mapping) or hasattr(texts, "columns"):
         raise TypeError(f"inputs must be a text or a list of texts, got {texts!r}")
 
@@ -378,7 +373,7 @@ def known_table(tokenizer, unit: str | Unit | Callable[[str], int], vocab_size: 
     return _known_table(tokenizer, unit, vocab_size, torch.device(device), len(tokenizer))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 @torch.inference_mode(False)  # calls outside inference mode use the same table
 def _known_table(tokenizer, unit: str | Unit, vocab_size: int, device: torch.device, entries: int) -> UnitTable:
     return UnitTable.from_tokenizer(tokenizer, unit).padded(vocab_size).to(device)
@@ -422,10 +417,7 @@ class RunningCount:
         self._kept: tuple[torch.Tensor, ...] | None = None  # ids (rows, T), units and states (rows,)
 
     def __call__(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Return two tensors `(rows,)` for the ids of all rows so far: the number of units and the last state of each
-        row. See `UnitTable.count_and_state`.
-        """
+        """Return the units and the last state of each row, `(rows,)` each, see `UnitTable.count_and_state`."""
         kept = self._kept
         if kept is not None and torch.equal(kept[0], ids):
             return kept[1], kept[2]
@@ -439,10 +431,7 @@ class RunningCount:
 
 
 def places_among(known: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
-    """
-    Find each row of `rows (rows, T)` among the rows of `known (known, T)`. Return the indices in `known`, `(rows,)`,
-    or `None` if a row is missing.
-    """
+    """Return the index in `known` of each row of `rows`, `(rows,)`; `None` if a row is missing."""
     if rows.shape[1] != known.shape[1]:
         return None
     if torch.equal(rows, known):
@@ -452,18 +441,17 @@ def places_among(known: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None
     return same.long().argmax(dim=1) if bool(same.any(dim=1).all()) else None
 
 
-def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows: int = 100) -> None:
+def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable[[str], int]) -> None:
     """
-    Check a table on random sequences of vocabulary entries; their number is `rows`. `counted` is a function from a
-    text to its number of units. Raise `ValueError` if this number for the decoded text of a sequence differs from the
-    count of the table.
+    Raise `ValueError` if the table counts one of 100 random sequences of vocabulary entries differently from
+    `counted`, which counts the units of the decoded text.
     """
     draw, tokenizer = random.Random(0), vocabulary.tokenizer
     weights, following = table.weights, table.next_state
     eos = next(iter(vocabulary.special), None)
     candidates = [i for i in range(len(vocabulary.later)) if i not in vocabulary.special]
     special = sorted(vocabulary.special) or candidates
-    for row in range(rows if candidates else 0):
+    for row in range(100 if candidates else 0):
         ids, state, count = [], 0, 0
         for _ in range(1 + row % 8):
             i = draw.choice(candidates if draw.random() < 0.8 else special)

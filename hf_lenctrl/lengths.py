@@ -63,9 +63,7 @@ def listed(length):
 
 
 def check_range(length) -> None:
-    """
-    Raise `TypeError` or `ValueError` unless `length` is a tuple of two valid lengths, the lowest and the highest.
-    """
+    """Raise an error unless `length` is a tuple of two valid lengths, the lowest and the highest."""
     if not isinstance(length, tuple) or len(length) != 2:
         raise ValueError(f"a range of lengths is a tuple (lowest, highest), got {length!r}; several are a list")
     for end in length:
@@ -118,18 +116,14 @@ def parse_tolerance(words: Sequence[str]):
 
 def window_in(options) -> dict[str, Any]:
     """
-    Return the tolerance of a configuration, or of options, as keyword arguments such as `{"tolerance": 4}`. Return
-    `{}` if `options.length_tolerance` is missing or `None`.
+    Return `options.length_tolerance` as a keyword argument, such as `{"tolerance": 4}`, or `{}` if there is none.
     """
     tolerance = getattr(options, "length_tolerance", None)
     return {} if tolerance is None else {"tolerance": tolerance}
 
 
 def units_of(length: int, side: int | float) -> int:
-    """
-    Return one side of a window around `length` as a number of units. `side` is either a number of units or a share of
-    the length.
-    """
+    """Return one side of a window around `length`, a number of units or a share of the length, in units."""
     if isinstance(side, float):
         return max(1, math.floor(share_of(length, side))) if side else 0
     return side

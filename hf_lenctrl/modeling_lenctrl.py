@@ -45,9 +45,7 @@ from .length_signal import CountsLabels, init_length_weights, tell_peft
 
 
 class _LengthControlBase(CountsLabels):
-    """
-    Base class of the models, with and without a language-model head. It adds length control to the parts of a model.
-    """
+    """Base class of the models, with and without a head, which adds length control to the parts of a model."""
 
     config: PreTrainedConfig
 
@@ -72,15 +70,13 @@ class _LengthControlBase(CountsLabels):
                 self.encoder.share_length_table(self.decoder)
 
     def get_decoder(self: Any):
-        """
-        Return the decoder. `generate` calls this method at each step, and the method of the base class is slower.
-        """
+        """Return the decoder, faster than the base class, because `generate` calls this method at each step."""
         return self.base_model.decoder
 
     def resize_token_embeddings(self: Any, *args, **kwargs):
         """
-        Resize the token embeddings, as the base model does, and then resize the unit table. If the unit is not
-        `"token"`, the table does not know the units of new entries, so the caller must then call `set_unit_table`.
+        Resize the token embeddings and the unit table. Units of new entries, other than tokens, are unknown until the
+        caller calls `set_unit_table`.
         """
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         self.get_decoder().resize_unit_table()
@@ -195,10 +191,7 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
         return model_inputs
 
     def _reorder_cache(self, cache, beam_idx: torch.Tensor):
-        """
-        Reorder the self-attention cache. The cross-attention cache stays, because it is the same for all beams of a
-        source.
-        """
+        """Reorder only the self-attention cache; the cross-attention cache is the same for all beams."""
         cache.self_attention_cache.reorder_cache(beam_idx)
         return cache
 
@@ -216,10 +209,7 @@ class LenCtrlBartForConditionalGeneration(LengthControlledForConditionalGenerati
 
 
 class _ResizesDecoder:
-    """
-    Mixin for Marian, whose decoder may have a separate vocabulary. When the decoder's token embeddings are resized,
-    this mixin also resizes the unit table.
-    """
+    """Mixin for Marian, whose decoder may have its own embeddings, which are resized with the unit table."""
 
     def resize_decoder_token_embeddings(self: Any, *args, **kwargs):
         embeddings = super().resize_decoder_token_embeddings(*args, **kwargs)
@@ -326,11 +316,9 @@ class LenCtrlUMT5ForConditionalGeneration(LengthControlledForConditionalGenerati
 
 def _make_parts(head: Any, stock: ModuleType) -> None:
     """
-    Create the encoder, decoder and attention classes of a model family such as BART. They get the names
-    `LenCtrl{Family}{Encoder,Decoder,Attention}` in this module. `head` is our model class with a language-model head,
-    and `stock` is the module of Transformers with the base classes. The classes exist as soon as this module is
-    imported, so that another process can unpickle a model. The function `control` (in `controlled_parts.py`) changes
-    the class of a submodule to one of these classes.
+    Create the classes `LenCtrl{Family}{Encoder,Decoder,Attention}` of a model family for the function `control`, from
+    the classes in `stock`, a module of Transformers. They exist as soon as this module is imported, so that another
+    process can unpickle a model.
     """
     family = head.model_class.__name__.removeprefix("LenCtrl").removesuffix("Model")
     parts = {"Encoder": LengthControlledEncoder, "Decoder": LengthControlledDecoder, "Attention": LengthHeadAttention}

@@ -16,10 +16,7 @@ from .wrapper import LengthControlWrapper
 
 
 class _BaseModel:
-    """
-    The inner model of the wrapper `whole`, a `LenCtrlForCausalLM`, but without the language-model head. Libraries that
-    add a head, such as TRL, call this object as the base model.
-    """
+    """The inner model of the wrapper `whole` without its head, which libraries such as TRL call to add a head."""
 
     def __init__(self, whole: Any):
         self.whole, self.inner = whole, whole.language_model.base_model
@@ -39,10 +36,7 @@ class _BaseModel:
         cache=None,
         **kwargs,
     ):
-        """
-        Run the model without its head. The output has `last_hidden_state (batch_size, sequence_length, d)`. For
-        `length` and `progress`, see `LenCtrlForCausalLM.forward`.
-        """
+        """Run the model without its head. For `length` and `progress`, see `LenCtrlForCausalLM.forward`."""
         if self.whole.config.length_controlled:
             given = (None, length, progress, cache, attention_mask)
             inputs_embeds = self.whole.embed_with_length(input_ids, inputs_embeds, *given)
@@ -86,10 +80,9 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
     def _count_answers(self, args, kwargs):
         """
-        Count the progress and the length of each answer in the labels, and add both to the arguments of `forward`.
-        This is a hook that runs before `forward`. It is needed only if a trainer, such as TRL's, replaces `forward`
-        and then passes no labels to the base model; otherwise it does nothing. A length that `forward` gets, or else
-        `config.length`, overrides the counted length.
+        Add the progress and the length of the answers in the labels to the arguments of `forward`. This hook is needed
+        only if a trainer, such as TRL's, replaces `forward` and passes no labels to the base model. A length that
+        `forward` gets, or else `config.length`, overrides the counted length.
         """
         labels, length = kwargs.get("labels"), kwargs.get("length")
         replaced = "forward" in vars(self) and self.config.length_controlled
@@ -115,10 +108,8 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
     def _progress_and_length(self, labels, length, progress, cache, embeds, mask):
         """
-        Return the progress `(batch_size, sequence_length)`, the number of units of the answer up to each token, and
-        the lengths of the answers `(batch_size,)`. Use `progress` and `length` where they are given. Otherwise compute
-        them from the labels, see `answer_progress`. If `progress` and `labels` are both `None`, all ids are the
-        prompt; training then raises `ValueError`. If `length` is missing too, use the default of `required_length`.
+        Return the progress `(batch_size, sequence_length)` and the lengths `(batch_size,)` of the answers: those that
+        are given, or else those of the labels. Without progress and labels, all ids are the prompt.
         """
         rows, columns = embeds.shape[:2]
         if labels is not None and progress is None:
@@ -207,9 +198,8 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
     def _remove_answer(self, cache: Cache, first: int) -> None:
         """
-        Truncate the cache at column `first` after a call. This removes the last prompt token and the answer, because
-        the cached states of these tokens contain the length encoding. The next call of a chat then reads the answer as
-        a part of the prompt. If the cache cannot be truncated, empty it.
+        Truncate the cache at column `first`. The states of the last prompt token and of the answer contain the length
+        encoding, and the next call of a chat reads the answer as prompt. Empty a cache that cannot be truncated.
         """
         try:
             cache.crop(min(first - int(cache.get_seq_length()), 0))
@@ -246,10 +236,8 @@ class LenCtrlForCausalLM(LengthControlWrapper):
 
 def _check_cached(cache: Cache, start: int, columns: int) -> None:
     """
-    Raise `ValueError` if the ids in a call of `generate` do not continue the cache. `columns` is the number of these
-    ids, and `start` is the number of columns of the attention mask before them. Two cases are valid: (1) the ids
-    follow the cache, which has `start` columns; (2) the ids begin with the cached ids, and `start` is 0. Each call
-    removes its answer from the cache, so the next call must pass the ids of the answer.
+    Raise `ValueError` if the ids of a call do not continue the cache: they must follow its `start` columns, or begin
+    with the cached ids. Each call removes its answer from the cache, so the next one must pass the answer's ids.
     """
     cached = int(cache.get_seq_length())
     if start not in (0, cached) or start == 0 and columns <= cached:

@@ -109,8 +109,7 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         """
-        Rename the argument `length` to `decoder_length`, because `generate` does not pass arguments with the prefix
-        `decoder_` to the encoder.
+        Rename `length` to `decoder_length`, because `generate` passes no argument with this prefix to the encoder.
         """
         config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         return config, {"decoder_length" if name == "length" else name: x for name, x in model_kwargs.items()}

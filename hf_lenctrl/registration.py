@@ -110,10 +110,7 @@ class Lazy(MutableMapping):
 
 
 def _fill(name: str) -> None:
-    """
-    Add the items of `TABLES[name]` to the tables of `name`, an imported module of transformers. Each table has an
-    attribute with the registered classes or tasks. A `Lazy` mapping of the old and the new items replaces its value.
-    """
+    """Add the items of `TABLES[name]` to the tables of `name`, an imported module of transformers."""
     for table, places in TABLES[name].items():
         mapping = getattr(sys.modules[name], table)
         # transformers stores registered classes in this attribute, which is private in transformers 5.23.
@@ -123,10 +120,7 @@ def _fill(name: str) -> None:
 
 
 class _Filler(MetaPathFinder):
-    """
-    An import hook for the modules of transformers in `TABLES`. The other finders of `sys.meta_path` find and load such
-    a module; then `_fill` adds our classes to the tables of the module.
-    """
+    """An import hook: after the other finders have loaded a module in `TABLES`, `_fill` adds our classes to it."""
 
     def find_spec(self, name, path=None, target=None):
         """Return the import spec of a module in `TABLES`; `None` for all other modules."""
@@ -146,10 +140,7 @@ class _Filler(MetaPathFinder):
 
 
 def register() -> None:
-    """
-    Register the models in the tables of transformers. Fill the tables of each module in `TABLES`: now if the module is
-    already imported, otherwise as soon as it is imported.
-    """
+    """Register the models in the tables of transformers, now or as soon as their modules are imported."""
     for name in TABLES:
         if name in sys.modules:
             _fill(name)

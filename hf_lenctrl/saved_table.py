@@ -72,9 +72,8 @@ def write_table(tokenizer, unit: str, weights: torch.Tensor, next_state: torch.T
 
 def _file_of(tokenizer, unit: str) -> Path | None:
     """
-    Return the path of the file for a unit's table, whether or not the file exists. The file is in a subfolder of the
-    tokenizer's folder, because vLLM loads every safetensors file in a model's folder as weights. If the tokenizer has
-    no folder, return `None`.
+    Return the path of a unit's table, which may not exist; `None` if the tokenizer has no folder. It is in a
+    subfolder, because vLLM loads every safetensors file in a model's folder as weights.
     """
     name = str(getattr(tokenizer, "name_or_path", None) or "")
     folder = Path(name) if name and Path(name).is_dir() else None
@@ -88,9 +87,7 @@ def _file_of(tokenizer, unit: str) -> Path | None:
 
 
 def _made_from(tokenizer, unit: str) -> str:
-    """
-    Return a hash of everything that determines a table: the tokenizer, the unit, the package versions and the code.
-    """
+    """Return a hash of all that determines a table: tokenizer, unit, package versions and code."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         size, special = entries_of(tokenizer)

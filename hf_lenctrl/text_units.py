@@ -79,9 +79,8 @@ _SYLLABLES = {
 
 def _matches(pattern: regex.Pattern, kinds: str, kind: regex.Pattern) -> Unit:
     """
-    Build the unit that counts the matches of `pattern` in a text. The pattern `kind` has a group for each kind of
-    character, and `kinds` has an example of each kind, in the order of the groups. `Learned` builds the automaton. To
-    distinguish two states, it appends strings of one or two examples to a text and compares the added units.
+    Build the unit that counts the matches of `pattern`. The pattern `kind` has a group for each kind of character, and
+    `kinds` an example of each, in the same order. Strings of one or two examples distinguish the states.
     """
     endings = [*kinds, *map("".join, itertools.product(kinds, repeat=2))]
     return Learned(lambda text: len(pattern.findall(text)), endings, lambda one: kinds[kind.match(one).lastindex - 1])
@@ -94,8 +93,7 @@ def _utf_16() -> Unit:
 def _sms() -> Unit:
     """
     Build the unit of SMS, which counts septets of GSM-7. A character outside GSM-7 would change the encoding of the
-    whole message to UCS-2, so constraints forbid such characters. Each of these characters counts 1000 septets, so
-    that no text with them fits.
+    whole message, so constraints forbid it, and it counts 1000.
     """
     cost = {**dict.fromkeys(_GSM_7, 1), **dict.fromkeys(_GSM_7_EXTENSION, 2)}
     return Unit(None, lambda state, units: (units, state, units < 1000), lambda character: cost.get(character, 1000))
@@ -113,8 +111,8 @@ def _arial() -> Unit:
 
 def _post() -> Unit:
     """
-    Build the unit of posts on X, which adds up the weights that X gives to characters. A constraint forbids URLs,
-    joined emoji and keycaps, because the weight of such a sequence is known only at its end.
+    Build the unit of posts on X, a sum of weights. A constraint forbids URLs, joined emoji and keycaps, because the
+    weight of such a sequence is known only at its end.
     """
     unit = Unit("space", _post_step, _post_kind)
 
@@ -128,21 +126,13 @@ def _post() -> Unit:
 
 
 def _post_kind(character: str) -> tuple[int, str]:
-    """
-    Return two values for a character: its weight, and its sign. The weight is the sum of the weights of the characters
-    in its NFC form. The sign is the name of the group that the character matches in `_SIGN`, or `"other"`.
-    """
+    """Return the weight of a character, in its NFC form, and its sign: its group in `_SIGN`, or `"other"`."""
     sign = _SIGN.match(character)
     weight = sum(1 if _LIGHT.match(part) else 2 for part in unicodedata.normalize("NFC", character))
     return weight, "other" if sign is None else sign.lastgroup
 
 
 def _post_step(last: str, kind: tuple[int, str]) -> tuple:
-    """
-    Return the transition from the state `last`, for a character of the kind `kind`, which is a weight and a sign (see
-    `_post_kind`). The transition is a tuple: the added weight, the next state, and whether a constraint may allow the
-    character. The third value may be missing, which means `True`.
-    """
     weight, sign = kind
     if (last, sign) in _JOINS:
         return _JOINS[last, sign]
@@ -154,10 +144,7 @@ def _post_step(last: str, kind: tuple[int, str]) -> tuple:
 
 
 def _syllables(language: str) -> Unit:
-    """
-    Build the unit of syllables of a language, `"en"`, `"de"` or `"fr"`. Characters other than letters and apostrophes
-    separate words and add no units.
-    """
+    """Build the unit of syllables of a language. Characters other than letters and apostrophes separate words."""
     vowels, *rules = _SYLLABLES[language]
     letters = {character for character in "".join(rules) if character.islower()}
     vowel = next((character for character in vowels if character not in letters), vowels[0])
@@ -196,9 +183,7 @@ UNITS: dict[str, Callable[[], Unit]] = {  # append new names at the end: `length
 
 @functools.cache
 def unit_of(name: str) -> Unit:
-    """
-    Return the unit `name`, one of `UNITS`. Units are cached, because learning the automaton of a unit takes time.
-    """
+    """Return the unit `name`, one of `UNITS`, cached, because learning its automaton takes time."""
     unit = UNITS[name]()
     unit.name = name
     return unit

@@ -162,11 +162,7 @@ class AnswerMarker:
 
 
 class _Count:
-    """
-    A counter of the units in a byte string. The byte string need not be a vocabulary entry: the counter splits the
-    string into one or more entries. `weights` and `following` have a row for each state and a column for each entry:
-    the added units, and the next state.
-    """
+    """A counter of the units in a byte string that need not be a vocabulary entry: it is split into entries."""
 
     def __init__(self, marker: AnswerMarker, weights: torch.Tensor, following: torch.Tensor):
         self.weights, self.following = weights.numpy(), following.numpy()
@@ -177,9 +173,8 @@ class _Count:
 
     def of(self, data: bytes) -> tuple[int, int] | None:
         """
-        Count the units of `data`, the first bytes of a text. Return two values: the number of units, and the state
-        after the bytes. If a constraint would forbid one of the entries, the first value is the bitwise complement
-        `~units`, which is below 0. Return `None` if no sequence of vocabulary entries has these bytes.
+        Return the units of `data`, the first bytes of a text, and the state after it; `None` if no entries have these
+        bytes. If a constraint would forbid one of the entries, the first value is `~units`.
         """
         entries = self._entries(data, self.first)
         if entries is None:
@@ -228,10 +223,7 @@ class Thoughts:
         return _ROOM if self.budget is None else self.budget + len(self.marker.ids)
 
     def _read(self, ids: torch.Tensor) -> torch.Tensor:
-        """
-        Return the state of the marker's automaton after each of the `ids`. Both have the shape `(rows, positions)`.
-        After a marker, the automaton starts again.
-        """
+        """Return the state of the marker's automaton after each of the `ids`. After a marker it starts again."""
         state = torch.zeros_like(ids)
         while True:  # fixed-point iteration; few rounds, because only the last symbols matter
             reached = self._following[pad(state, (1, 0))[:, :-1], ids]
@@ -252,10 +244,7 @@ class Thoughts:
         return torch.where(rest < 0, 0, units), torch.where(rest < 0, ~reached, to)
 
     def closed(self, prompt: torch.Tensor) -> torch.Tensor:
-        """
-        Return a boolean tensor, `(rows,)`: whether each row of `prompt (rows, positions)` ends with the marker,
-        optionally followed by white space.
-        """
+        """Return whether each row of `prompt` ends with the marker, optionally followed by white space, `(rows,)`."""
         end = prompt[:, -len(self._following) - _BLANKS :]
         blank = pad(self._blank[end].long().flip(1).cumprod(1).flip(1), (0, 1), value=1)[:, 1:]
         return ((self._read(end) == len(self._following)) & (blank == 1)).any(dim=1)
@@ -309,30 +298,20 @@ class Thoughts:
         return count, torch.where(begun, state, ~read)
 
     def after(self, count: torch.Tensor, state: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Return the number of units and the state of each row after one more token. `count` and `state` belong to the
-        row before this token, and `ids` are the ids of the token. All shapes are `(rows,)`.
-        """
+        """Return the units and the state of each row, `(rows,)` each, after one more token, see `UnitTable.after`."""
         units, to = self.table.after(count, state.clamp(min=0), ids)
         first, begun = self.behind(state.clamp(max=-1), ids)
         return torch.where(state < 0, first, units), torch.where(state < 0, begun, to)
 
 
 class ThinkingBudgetLogitsProcessor(LogitsProcessor):
-    """
-    A logits processor that forces the end-of-thoughts marker in rows whose thoughts have used up their budget,
-    `thoughts.budget`. The first `prompt_length` positions are the prompt.
-    """
+    """A logits processor that forces the end-of-thoughts marker in rows whose thoughts have used up their budget."""
 
     def __init__(self, thoughts: Thoughts, prompt_length: int = 0):
         self.thoughts, self.prompt_length = thoughts, prompt_length
 
     def __call__(self, input_ids, scores):
-        """
-        Return `scores (rows, vocab_size)`. The budget is used up when `thoughts.budget` ids follow the prompt. From
-        then on, a row that is still inside its thoughts may only continue with the next id of the marker. `input_ids`
-        has the shape `(rows, sequence_length)`.
-        """
+        """Allow only the next id of the marker in rows still in their thoughts, from `thoughts.budget` ids on."""
         over, marker = input_ids.shape[1] - self.prompt_length - self.thoughts.budget, self.thoughts.marker.ids
         if not 0 <= over < len(marker):
             return scores
@@ -364,10 +343,7 @@ def check_thinking(length_from, budget) -> None:
 
 
 def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
-    """
-    Return the `AnswerMarker` for `length_from`, a text or a list of ids. The result is cached. Raise `ValueError` if
-    the tokenizer is missing or cannot encode the marker.
-    """
+    """Return the cached `AnswerMarker`. Raise `ValueError` if the tokenizer is missing or cannot encode it."""
     if tokenizer is None:
         raise ValueError(f"length_from={length_from!r} needs the model's tokenizer; pass tokenizer=tokenizer")
     return _marker(tokenizer, length_from if isinstance(length_from, str) else tuple(length_from))

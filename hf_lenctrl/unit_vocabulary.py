@@ -86,10 +86,7 @@ class UnitVocabulary:
             )
 
     def texts(self, most: int = 1000) -> list[str]:
-        """
-        Return the texts of at most `most` entries, spread evenly over the vocabulary. Leave out entries that are empty
-        or not valid UTF-8.
-        """
+        """Return the texts of at most `most` entries, spread evenly, without empty ones and invalid UTF-8."""
         whole = [text for text, rest in map(_split_utf8, self.later) if text and not rest]
         return whole[:: len(whole) // most + 1]
 
@@ -110,8 +107,7 @@ class UnitVocabulary:
 
     def _sort(self, data: bytes, unit: str) -> Hashable:
         """
-        Return the class of an entry with the bytes `data`. From every state that is not inside a multi-byte character,
-        two entries of the same class have the same weight and lead to the same next state.
+        Return the class of an entry: entries of a class act alike from every state that is not inside a character.
         """
         text, rest = _split_utf8(data)
         if text is None:
@@ -121,8 +117,7 @@ class UnitVocabulary:
 
     def _write(self, state, i: int, unit: str):
         """
-        Return the weight of entry `i` in a state, and the next state. The weight is the number of added units, or
-        `~units` (the bitwise complement) if a constraint forbids the entry there.
+        Return the weight of entry `i` in a state (`~units` if a constraint forbids it there), and the next state.
         """
         started, white, waiting = state
         data = self.later[i] if started else self.first[i]
@@ -228,10 +223,7 @@ class CostVocabulary:
                 many = (few + many) // 2
 
     def _begun(self) -> Counter:
-        """
-        Count how often characters in entries begin with the bytes of each group. A key of the result is a pair: the
-        number of missing bytes, and the group.
-        """
+        """Count how often characters in entries begin with the bytes of each group, a pair of missing bytes and id."""
         pieces = zip(self.vocabulary.later, self.later, strict=True)
         text = b"".join(data[: len(data) - len(piece.open)] for data, piece in pieces if not piece.data).decode()
         characters = [(one.encode(), number) for one, number in Counter(text).items()]
@@ -243,10 +235,7 @@ class CostVocabulary:
         return begun
 
     def _contexts(self) -> list[int]:
-        """
-        Return a sorted list of the reachable contexts (ids of states of the `Unit`). The merged contexts come first.
-        Each merged context represents several similar contexts, see `Unit.loose`.
-        """
+        """Return the reachable contexts, sorted, so that merged contexts (see `Unit.loose`) come first."""
         kinds, contexts = self.costs.opened.kinds, [0]
         for context in contexts:  # the list grows: a breadth-first search
             reached = dict.fromkeys(self.costs.step(context, kind)[1] for kind in kinds)
@@ -257,10 +246,9 @@ class CostVocabulary:
 
     def _classes(self, begun: Counter) -> tuple[dict[_Pair, _Pair], dict[_Pair, float]]:
         """
-        Minimise the automaton. Its states are pairs of a context and an incomplete character (first bytes only). Two
-        pairs are equivalent if their successors are equivalent, and one pair of each class is its representative.
-        `begun` is the result of `_begun`. Return two dictionaries: from each pair to its representative, and from each
-        representative to its priority. `_choose` gives states to the representatives of highest priority.
+        Minimise the automaton, whose states are pairs of a context and an incomplete character: pairs with equivalent
+        successors form a class. Return two dictionaries: from each pair to the representative of its class, and from
+        each representative to its priority for a state.
         """
         opened, contexts = self.costs.opened, self._contexts()
         after = Counter(self.steps(0, piece.kinds)[1] for piece in self.later if piece.kinds)
@@ -285,14 +273,10 @@ class CostVocabulary:
 
     def _successors(self, context: int, missing: int, row, class_of: dict[_Pair, _Pair]) -> dict[int, tuple]:
         """
-        Return a dictionary of the successors of an incomplete character (first bytes only). `context` is the state of
-        the `Unit` before the character. `missing` is the number of missing bytes. `row` is the row of the character's
-        group, with a value for each possible next byte. For groups and rows see `OpenCharacters`.
-
-        If one byte is missing, each key is a kind that the complete character may have. Its value is the transition of
-        the `Unit` from `context`. If more bytes are missing, each key is a group that the character may have after one
-        more byte. Its value is the representative of the pair of `context` and this group, from `class_of` (see
-        `_classes`).
+        Return the successors of an incomplete character of a group with this `row` (see `OpenCharacters`). If one byte
+        is missing, each key is a kind of the complete character, and its value the transition from `context`.
+        Otherwise each key is a group with one byte more, and its value the representative of this group after
+        `context`.
         """
         reached = set(row) - {-1}
         if missing == 1:
@@ -303,19 +287,14 @@ class CostVocabulary:
         return kept.get((context, *opened)) or kept.get((self.costs.loose(context), *opened))
 
     def _completed(self, missing: int, group: int) -> set[int]:
-        """
-        Return the ids of the kinds of all characters that an incomplete character of a group can become. For groups of
-        incomplete characters, see `OpenCharacters`. `missing` is the number of bytes that the incomplete character
-        still needs.
-        """
+        """Return the kinds of all characters that an incomplete character of a group can become."""
         row = set(self.costs.opened.row(missing, group)) - {-1}
         return row if missing == 1 else set().union(*(self._completed(missing - 1, to) for to in row))
 
     def _reached(self, kept: dict, begun: list[tuple[int, int]]) -> int:
         """
-        Return the number of reachable states if only the incomplete characters in `kept` get a state. A state is a
-        context alone, or a pair of a context and an incomplete character (first bytes only). `begun` lists the pairs
-        of missing bytes and group.
+        Return the number of reachable states, contexts alone and with an incomplete character, if only the incomplete
+        characters in `kept` get a state.
         """
         contexts, names = [0], dict[tuple, None]()
         todo = list(contexts)
@@ -350,9 +329,8 @@ class CostVocabulary:
 
     def _sort(self, stray: list[int]) -> Callable[["_Piece"], Hashable]:
         """
-        Return a function from a piece to its class. From every state, pieces of the same class add the same units and
-        lead to the same next state. A class includes the effect of the piece's characters: for each context, the added
-        units and the next context. `stray` are the ids of entries that are not valid UTF-8.
+        Return a function from a piece to its class: pieces of a class act alike from every state. A class includes the
+        added units and the next context for each context. `stray` are the entries that are not valid UTF-8.
         """
         broken = "\ufffd".join(["", *(self.later[i].data.decode("utf-8", "replace") for i in stray)])
         kinds = self.whole | set(map(self.costs.kind, broken)) | set(self.costs.opened.kinds if self.kept else ())
@@ -381,9 +359,8 @@ class CostVocabulary:
 
     def _live(self, order: list[tuple], rows: dict) -> list[tuple]:
         """
-        Return the useful states of `order`: the states that are not inside a character, and the states inside a
-        character that allowed entries can complete. In `rows` (see `_Columns.run`), forbid the entries that lead to
-        any other state.
+        Return the states of `order` that are not inside a character, or whose character allowed entries can complete.
+        In `rows`, forbid the entries that lead to other states.
         """
         live = {state for state in order if not state[3]}
         for _ in range(3):
@@ -396,10 +373,7 @@ class CostVocabulary:
         return [state for state in order if state in live]
 
     def _write(self, state, i: int):
-        """
-        Return the weight of entry `i` in a state, and the next state. The weight is the number of added units, or
-        `~units` (the bitwise complement) if a constraint forbids the entry there.
-        """
+        """Return the weight and the next state, as `UnitVocabulary._write` does."""
         started, white, context, opened = state
         piece, units, safe = (self.later if started else self.first)[i], 0, True
         if opened:
@@ -430,9 +404,9 @@ class CostVocabulary:
 
     def _continue(self, context: int, opened, data: bytes):
         """
-        Continue `opened`, an incomplete character (missing bytes and group), with the first bytes of `data`. Return
-        five values: the added units; the next context; the longer incomplete character, or `None` if the character is
-        complete; whether a constraint may allow these bytes; the unused bytes.
+        Continue the incomplete character `opened` with the first bytes of `data`. Return the added units, the next
+        context, the longer incomplete character (`None` if complete), whether a constraint may allow these bytes, and
+        the unused bytes.
         """
         units, safe = 0, True
         while opened and data and 0x80 <= data[0] < 0xC0:
@@ -450,10 +424,7 @@ class CostVocabulary:
 
 
 def columns_of(sorts: Iterable[Hashable]) -> tuple[list[int], list[int]]:
-    """
-    Group the entries of a vocabulary into columns. `sorts` has the class of each entry, and entries of the same class
-    share a column. Return two lists: the column of each entry, and the first entry of each column.
-    """
+    """Return the column of each entry and the first entry of each column; entries of a class in `sorts` share one."""
     columns: dict[Hashable, int] = {}
     of = [columns.setdefault(sort, len(columns)) for sort in sorts]
     first = dict(zip(reversed(of), reversed(range(len(of))), strict=True))
@@ -462,13 +433,8 @@ def columns_of(sorts: Iterable[Hashable]) -> tuple[list[int], list[int]]:
 
 class _Columns:
     """
-    The distinct columns of an automaton's table. Entries of the same class add the same units and lead to the same
-    next state in every state, so the automaton is built for one entry of each class. All special entries share one
-    class.
-
-    Args:
-        special (`set[int]`): Ids of the special entries.
-        sorts (`Iterable`): The class of each entry.
+    The distinct columns of an automaton's table. Entries of the same class, in `sorts`, act alike in every state, so
+    the automaton is built for one entry of each class. All `special` entries share one class.
     """
 
     def __init__(self, special: set[int], sorts: Iterable[Hashable]):
@@ -513,9 +479,7 @@ class _Columns:
 
     def tensors(self, order: list[tuple], rows: dict) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return two tensors `(S, V)`, with a row for each of the `S` states in `order` and a column for each of the `V`
-        vocabulary entries: the weights (added units), and the next states (indices of rows). `rows` is the result of
-        `run`.
+        Return two tensors `(S, V)` for the states in `order`: the weights, and the next states as indices of rows.
         """
         number, of = {state: i for i, state in enumerate(order)}, torch.tensor(self.of)
         weights = torch.tensor([rows[state][0] for state in order], dtype=torch.int32)
@@ -530,10 +494,7 @@ _BYTE_PIECE = re.compile(r"<0x([89A-Fa-f][0-9A-Fa-f])>")  # byte fallback; ASCII
 
 
 def _bytes_of(piece: str) -> bytes:
-    """
-    Return the bytes of a piece of byte-level BPE. If a character is not in the byte-level alphabet, return the piece
-    as UTF-8.
-    """
+    """Return the bytes of a piece of byte-level BPE; of a piece with other characters, its UTF-8."""
     try:
         return piece.translate(_BYTE_OF).encode("latin-1")
     except UnicodeEncodeError:
@@ -550,10 +511,7 @@ def _single_bytes(tokenizer) -> dict[str, bytes]:
 
 
 def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
-    """
-    Split UTF-8 into the text of its complete characters, and the first bytes of an incomplete character at the end.
-    The text is `None` if the UTF-8 is invalid.
-    """
+    """Split UTF-8 into its text (`None` if invalid) and the first bytes of an incomplete character at the end."""
     try:
         return data.decode("utf-8"), b""
     except UnicodeDecodeError as error:
@@ -564,8 +522,8 @@ def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
 
 def _canonical(rest: bytes, unit: str) -> bytes:
     """
-    Return the representative of all incomplete characters (first bytes only) with the same continuations as `rest`, so
-    that the automaton has few states. In the unit `"word"`, characters that may become white space stay separate.
+    Return the representative of all incomplete characters with the same continuations as `rest`, so that there are few
+    states. In the unit `"word"`, characters that may become white space stay separate.
     """
     if not rest or (len(rest) == 1 and rest in (b"\xe0", b"\xed", b"\xf0", b"\xf4")):
         return rest  # not every continuation byte may follow

@@ -89,10 +89,7 @@ class LengthControlWrapper(  # type: ignore[misc, override]
 
     @torch.no_grad()
     def check_taken(self) -> None:
-        """
-        Check the inner model. Raise `ValueError` if it cannot read a length from embeddings, for example because it
-        also reads the ids, or if it cannot be loaded again after saving.
-        """
+        """Raise `ValueError` if the inner model cannot read a length from embeddings, or be loaded after saving."""
         plain, embed, reason = self.language_model, self.embed_tokens, ""
         side = "decoder_" if self.config.is_encoder_decoder else ""
         # an encoder-decoder may look for padding ids, so the test avoids padding; a causal model must handle padding
@@ -144,10 +141,7 @@ class LengthControlWrapper(  # type: ignore[misc, override]
         return self.language_model.get_decoder()
 
     def is_custom_code(self) -> bool:  # type: ignore[override]
-        """
-        Return whether the code of the inner model is not part of Transformers. Transformers does not fill the buffers
-        of such a model when it loads a checkpoint.
-        """
+        """Return whether the inner model is of custom code; transformers does not fill the buffers of such a model."""
         return self.language_model.is_custom_code()
 
     @property
@@ -164,18 +158,15 @@ class LengthControlWrapper(  # type: ignore[misc, override]
         init_length_weights(module, self.config)  # the inner model initializes its own weights
 
     def resize_token_embeddings(self, *args, **kwargs):
-        """
-        Resize the token embeddings, as the inner model does, and then resize the unit table. If the unit is not
-        `"token"`, the table does not know the units of new entries, so the caller must then call `set_unit_table`.
-        """
+        """Resize the token embeddings and the unit table, see `_LengthControlBase.resize_token_embeddings`."""
         embeddings = self.language_model.resize_token_embeddings(*args, **kwargs)
         self.resize_unit_table()
         return embeddings
 
     def _run_inner(self, arguments: dict[str, Any], cache, **some):
         """
-        Run the inner model with `arguments`, with the cache, and with the optional arguments in `some`. Leave out the
-        cache or an optional argument if its value is `None`, or if the inner model does not accept its name.
+        Run the inner model with `arguments`, and with the cache and other arguments that it accepts and that are not
+        `None`.
         """
         for name in ("output_attentions", "output_hidden_states", "return_dict"):
             if arguments.get(name) is None and getattr(self.config, name) != getattr(self.config.text_config, name):

@@ -97,10 +97,8 @@ def _encode_answer(messages: list[dict], tokenizer) -> dict[str, list[int]]:
 
 def _by_difference(messages: list[dict], tokenizer) -> dict[str, list[int]]:
     """
-    Encode a chat whose last message is an answer, if the chat template does not mark answers. Render the messages
-    before the answer as the prompt, and then the whole chat. The answer is the part of the whole chat after the
-    prompt, up to and including the special token that ends the message. Raise `ValueError` if the whole chat does not
-    continue the prompt with the message and a special token.
+    Encode a chat whose template does not mark answers. The answer is the part of the rendered chat behind the rendered
+    prompt, up to and including the special token that ends the message.
     """
     prompt = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
     whole, text = tokenizer.apply_chat_template(messages, tokenize=False), messages[-1]["content"]

@@ -116,10 +116,7 @@ class ModelArguments:
 
 @dataclass
 class SplitArguments:
-    """
-    Options of the data: either a name for `datasets.load_dataset`, or local files in the format json, jsonl, csv
-    (these also as `.gz`) or parquet.
-    """
+    """Options of the data: a name for `datasets.load_dataset`, or local files, see `load_rows`."""
 
     dataset_name: str | None = option(None, "Name for datasets.load_dataset")
     dataset_config_name: str | None = option(None, "Configuration of the data set")
@@ -148,9 +145,7 @@ class SplitArguments:
 
 @dataclass
 class DataArguments(SplitArguments):
-    """
-    Options of the data of a sequence-to-sequence model: the options of `SplitArguments`, and options about lengths.
-    """
+    """Options of the data of a sequence-to-sequence model, also about lengths."""
 
     keep_length_column: str | None = option(None, "Column of true and false: true for rows that always have a length")
     unseen_lengths: list[int] = option([], "Train without rows whose target has one of these lengths")
@@ -216,10 +211,7 @@ class CommandParser(HfArgumentParser):
                 action.help = "Do not use it: sign in once by `hf auth login`, or set HF_TOKEN in the environment"
 
     def add_window(self, help: str) -> None:
-        """
-        Add the option `--length_tolerance`, which sets the window: the range of allowed lengths around a requested
-        length. The option takes one value for both sides, or two values (below, above), see `parse_tolerance`.
-        """
+        """Add the option `--length_tolerance`, of one value or two, see `parse_tolerance`."""
         self.add_argument("--length_tolerance", nargs="+", action=_Window, help=help)
 
     def parse_known_args(self, args=None, namespace=None):
@@ -267,8 +259,7 @@ def parse_specified(
     classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None
 ) -> tuple[tuple, Specified]:
     """
-    Parse the arguments like `parse_arguments`. Return two values: the instances of `classes`, and the names of the
-    options that the user set.
+    Parse like `parse_arguments`. Return the instances of `classes`, and the names of the options that the user set.
     """
     on_line = list(sys.argv[1:] if argv is None else argv)
     parser = CommandParser(list(classes), description=description, usage="%(prog)s [recipe] [--option value ...]")
@@ -298,10 +289,7 @@ def _names(words: Sequence[str]) -> frozenset[str]:
 
 
 def given_options(argv: Sequence[str] | None = None) -> dict[str, str]:
-    """
-    Return the options of the recipe and of the command line as a dictionary: name -> raw text, before it is parsed.
-    The command line overrides the recipe.
-    """
+    """Return the options of the recipe and of the command line, which wins, as raw text before it is parsed."""
     words = list(sys.argv[1:] if argv is None else argv)
     options: dict[str, str] = {}
     if words and not words[0].startswith("-"):
@@ -331,14 +319,10 @@ def _read_yaml(path: Path, loader: Any) -> Any:
 
 def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str]:
     """
-    Convert the options in a YAML file to words of a command line, so that one parser checks both. The words hold the
-    raw text of the file. So `no` in `language: no` does not become a boolean, and `1.10` does not become a number. If
-    an option has the value `required`, do not convert it, but add its name to the set `required`. Raise `ValueError`
-    if the file has unknown keys.
-
-    A command line cannot express null or an empty list. So null becomes the default of the option in `parser`, if this
-    default is `None`. Otherwise, null or an empty list sets the default of an option that takes a list to `[]`. For
-    all other options, convert null or an empty list like any other value.
+    Convert the options in a YAML file to words of a command line, so that one parser checks both. The words are the
+    raw text of the file: `no` in `language: no` is no boolean, and `1.10` no number. The names of options with the
+    value `required` are added to `required`. A command line cannot express null or an empty list, so they become
+    defaults of `parser` where the option takes them.
     """
     values = _read_yaml(path, yaml.SafeLoader)
     texts = _read_yaml(path, yaml.BaseLoader)  # the raw text of each value

@@ -94,8 +94,7 @@ class CausalArguments:
     @property
     def name(self) -> str:
         """
-        Return the name of the base model for the adapter's configuration: `base_model_name` if it is set, otherwise
-        the Hub name, or the name of a local folder without its path.
+        Return the base model's name for the adapter's configuration: a Hub name, or a folder's name without its path.
         """
         local = Path(self.base_model)
         return self.base_model_name or (local.resolve().name if local.is_dir() else self.base_model)
@@ -142,10 +141,7 @@ def build(options: CausalArguments, args, tokenizer, rows: Dataset):
 
 
 def _prepare(model, options: CausalArguments, tokenizer, rows: Dataset) -> None:
-    """
-    Save percentiles of the training lengths in the model's configuration. If `no_length_share` is above 0, also mark
-    the length as optional.
-    """
+    """Store percentiles of the training lengths, and make the length optional if `no_length_share` is above 0."""
     model.config.trained_lengths = trained_lengths(model, tokenizer, rows, options.length_from)
     if options.no_length_share:
         model.make_length_optional()
@@ -153,9 +149,8 @@ def _prepare(model, options: CausalArguments, tokenizer, rows: Dataset) -> None:
 
 def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Dataset):
     """
-    Load the adapter `options.adapter` over `plain`, its base model without length control, to train the adapter
-    further. Convert the trainable weights to float32. Raise `ValueError` if the adapter's length encoding or length
-    unit differs from the options.
+    Load the adapter `options.adapter` over `plain`, to train it further in float32. Raise `ValueError` if its length
+    encoding or unit differs from the options.
     """
     model = load_adapter(options.adapter, plain, merge=False, is_trainable=True)
     control = model.get_base_model()
@@ -173,10 +168,7 @@ def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Datas
 
 
 def _with_lora(model, options: CausalArguments, args):
-    """
-    Add a new LoRA adapter to the model. Layers that read the length are trained as a whole and saved with the adapter.
-    The adapter stores the name of its base model without a path.
-    """
+    """Add a new LoRA adapter, which saves layers that read the length as a whole."""
     from peft import LoraConfig, get_peft_model
 
     whole = [name for name in ("length_projection", "length_embedding") if getattr(model, name, None) is not None]
@@ -208,9 +200,8 @@ def _name_base(options: CausalArguments, args) -> None:
 
 def _bind_to_control(lora) -> None:
     """
-    Limit the target layers of a LoRA configuration to layers inside a `LenCtrlForCausalLM`. Then PEFT refuses to load
-    the adapter over the plain base model, which lacks the weights of length control. Without the limit, the short
-    names of the target layers would also match layers of the plain model.
+    Limit the target layers of a LoRA configuration to those inside a `LenCtrlForCausalLM`. Then PEFT refuses to load
+    the adapter over the plain base model, whose layers have the same short names.
     """
     names = lora.target_modules
     if not isinstance(names, str):
@@ -219,10 +210,7 @@ def _bind_to_control(lora) -> None:
 
 
 def trained_lengths(model, tokenizer, rows: Dataset, length_from: str | None = None) -> dict[str, int]:
-    """
-    Return percentiles of the answers' lengths (see `range_of`), for `trained_lengths` of the configuration.
-    `length_from` is the marker that ends the thoughts in a row; thoughts do not count.
-    """
+    """Return percentiles of the answers' lengths, see `range_of`. Thoughts do not count."""
     lengths: list[int] = []
     table, eos = model.unit_table, [tokenizer.eos_token_id]
     thoughts = thoughts_of(length_from, tokenizer, table)
@@ -268,10 +256,7 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> AnswerTrainer:
 
 
 def card_of(options: CausalArguments, args, trainer: AnswerTrainer, history) -> TrainingRun:
-    """
-    Collect the facts about a run for the model card. `history` holds sentences about the training, see `fit` in
-    `run.py`.
-    """
+    """Collect the facts about a run for the model card. `history` holds sentences about the training."""
     settings = {name: getattr(options, name) for name in _OWN_SETTINGS if options.lora_r or "lora" not in name}
     settings |= {"adapter": Path(options.adapter).name} if options.adapter is not None else {}
     settings |= {"length_from": options.length_from} if options.length_from is not None else {}
@@ -313,10 +298,7 @@ def load_tokenizer(options: CausalArguments) -> Any:
 
 
 def main(argv=None) -> dict:
-    """
-    Train a causal model and save it. Write the model card, and upload both if `push_to_hub` is set. Return the
-    training metrics of Trainer, or an empty dictionary if the training was already finished.
-    """
+    """Train a causal model, save it, and write its card. Return the training metrics of Trainer, if it trained."""
     options, args = parse(argv)
     set_up(args)
     check_base(options.base_model)

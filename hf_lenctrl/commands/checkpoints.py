@@ -99,10 +99,7 @@ def load_average(model, folders: Sequence[str | Path]) -> None:
 
 
 def is_worse(mean: dict[str, float], last: dict[str, float]) -> bool:
-    """
-    Return whether averaged weights are worse than the last checkpoint: a higher loss, or a length error (`mae`) over
-    10 % higher. `mean` and `last` hold the validation metrics of both.
-    """
+    """Return whether averaged weights have a higher validation loss, or a length error (`mae`) over 10 % higher."""
     return not mean["loss"] <= last["loss"] or mean.get("mae", 0.0) > 1.1 * last.get("mae", 0.0)
 
 

@@ -79,16 +79,13 @@ def load_splits(args: SplitArguments) -> DatasetDict:
 
 
 def _only(rows: Dataset, names: dict[str, str]) -> Dataset:
-    """Return the rows with only the columns that are keys of `names`. Rename each column to its value in `names`."""
+    """Return the rows with only the columns that are keys of `names`, renamed to the values."""
     rows = rows.select_columns(list(names))
     return rows if list(names) == list(names.values()) else rows.rename_columns(names)
 
 
 def _given_splits(args: SplitArguments) -> tuple[dict[str, Any], dict[str, str]]:
-    """
-    Load the files or the data set that the options name. Return two dictionaries: split -> rows, and split -> name of
-    its file or data set, for messages.
-    """
+    """Load the files or the data set. Return two dictionaries: split -> rows, and split -> name for messages."""
     given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     if args.dataset_name is not None and any(given.values()):
         raise ValueError(f"--dataset_name {args.dataset_name} has its own splits, got files too; give one of them")
@@ -122,8 +119,7 @@ def _check_columns(rows: Dataset, file: str, args: SplitArguments) -> None:
 def _split(rows: Dataset, shares: dict[str, float], args: SplitArguments) -> dict[str, Dataset]:
     """
     Cut new splits from the training rows, by a hash of each group. `shares` maps the name of a new split to its share,
-    such as 0.02. Return the new splits, and the remaining rows as `train`. Each split has at least one group. Raise
-    `ValueError` if there are fewer groups than splits, or if the shares add up to 1 or more.
+    such as 0.02. Each split gets at least one group.
     """
     if sum(shares.values()) >= 1:
         raise ValueError(f"the shares cut from train must add up to less than 1, got {shares}")
@@ -157,10 +153,7 @@ def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
     table, unseen = UnitTable.from_tokenizer(tokenizer, unit), set(lengths)
 
     def found(targets) -> list[set[int]]:
-        """
-        For each target, count the units of its text and, as in training, of its tokens. Return the counts that are in
-        `lengths`.
-        """
+        """Return for each target its lengths, as text and as tokens in training, that are in `lengths`."""
         texts = [(text or "").strip() for text in targets]
         ids = tokenizer(text_target=texts, verbose=False)["input_ids"]
         tokens = [int(table.count(torch.tensor([row]))) if row else 0 for row in ids]
@@ -177,10 +170,7 @@ def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
 
 
 def fit_length_tokens(rows: Dataset, tokenizer, unit: str, args: DataArguments) -> LengthTokens:
-    """
-    Choose the length tokens (tokens before the source that state the requested length) for the training rows, see
-    `LengthTokens.fit`. Add them to the tokenizer, and return them.
-    """
+    """Choose the length tokens for the training rows, add them to the tokenizer, and return them."""
     pairs = [(s.strip(), t.strip()) for s, t in zip(rows["source"], rows["target"], strict=True) if s and t]
     sources, targets = (count_texts(tokenizer, [pair[i] for pair in pairs], unit, target=bool(i)) for i in (0, 1))
     tokens = LengthTokens.fit(args.length_tokens or "", sources, targets, bins=args.length_bins)

@@ -52,10 +52,7 @@ def make_parser() -> CommandParser:
 
 
 def parse(argv) -> argparse.Namespace:
-    """
-    Parse the options. Exit with a message if options do not fit together, or if the output folder already has a
-    report.
-    """
+    """Parse the options. Exit with a message if they do not fit together, or if there is a report already."""
     parser = make_parser()
     args = parser.parse_args(argv)
     given = "requested_column" if args.length is None else "length"

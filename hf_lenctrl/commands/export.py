@@ -32,19 +32,14 @@ print(tokenizer.decode(ids[0], skip_special_tokens=True, clean_up_tokenization_s
 
 
 def _copied(folder: Path) -> dict:
-    """
-    Return the fields of the model card in `folder` that are also true for the exported model, such as the license.
-    """
+    """Return the fields of the model card in `folder` that are also true for the exported model."""
     known = ModelCard.load(folder / "README.md").data.to_dict() if (folder / "README.md").is_file() else {}
     names = ("language", "license", "license_name", "license_link", "datasets", "pipeline_tag", "base_model")
     return {name: known[name] for name in names if known.get(name) is not None}
 
 
 def onnx_card(model, folder: str | Path) -> ModelCard:
-    """
-    Build the card of an exported model. Copy fields such as the license from the card of the original model in
-    `folder`.
-    """
+    """Build the card of an exported model, with fields such as the license of the original in `folder`."""
     folder = Path(folder)
     use = (
         "`onnx/` holds this model for ONNX Runtime, `lenctrl.json` what a program without `hf_lenctrl` needs to keep "

@@ -95,10 +95,7 @@ def candidates_of(rows: Rows, column: str | None) -> list[list[str]]:
 
 
 def write(requests: list[Request], candidates: list[list[str]], args: Any, file: OutputFile) -> None:
-    """
-    Fit the texts that the output file does not hold yet, and append their lines block by block. `candidates` holds a
-    list of texts for each request. Print how many texts have each origin.
-    """
+    """Fit the texts that the output file lacks, append their lines, and print how many texts have each origin."""
     unit = None if args.length_unit is None else load_unit(args.length_unit)
     options: dict[str, Any] = {"unit": unit, "constraint": args.length_constraint}
     options |= {"tolerance": args.length_tolerance, "instruction": args.instruction, "num_beams": args.num_beams}

@@ -60,10 +60,7 @@ OWN = """model base_model input_file output_file overwrite length length_column 
 
 
 def length_source(value: str) -> int | tuple | str:
-    """
-    Parse one value of `--length`. Return a number, a range, or one of the words `predict`, `source`, `reference` and
-    the names of limits, such as `bluesky`.
-    """
+    """Parse one value of `--length`: a number, a range, or a word."""
     if value in ("predict", "source", "reference", *PRESETS):
         return value
     try:
@@ -127,9 +124,7 @@ def make_parser() -> CommandParser:
 
 
 def parse(argv) -> argparse.Namespace:
-    """
-    Parse the options. Exit with a message if an option would have no effect, or if options contradict each other.
-    """
+    """Parse the options. Exit with a message if an option has no effect, or if options contradict each other."""
     parser = make_parser()
     args = parser.parse_args(argv)
     args.num_beams = args.num_beams or (1 if args.do_sample else 4)
@@ -168,10 +163,7 @@ def load(path: str, dtype: str | None = None, compiled: bool = False, base_model
 
 
 def models_of(args: argparse.Namespace) -> dict[str, Any]:
-    """
-    Return a dictionary with the identity of the model as `model` (see `identity`). If the command uses a length
-    predictor, the dictionary also has the predictor's identity as `predictor`.
-    """
+    """Return the identity of the model and, if the command uses a length predictor, of the predictor."""
     found: dict[str, Any] = {"model": identity(args.model)}
     name = args.predictor
     if args.way == "predict" and name is None:
@@ -181,10 +173,7 @@ def models_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """
-    Return the keyword arguments of the pipeline call. Leave out options that the user did not set, so that the model's
-    defaults apply.
-    """
+    """Return the arguments of the pipeline call, without those that the user did not set."""
     options = {name: value for name, value in vars(args).items() if name not in OWN and value is not None}
     if args.length_unit is not None:
         options["length_unit"] = load_unit(args.length_unit)
@@ -280,9 +269,7 @@ def low_file(args: argparse.Namespace, file: OutputFile) -> Path:
 
 
 def write_low(requests: list[Request], file: OutputFile, args: argparse.Namespace) -> None:
-    """
-    Write the lines of `file` with a score under `--min_score` to `<output_file>.low.jsonl`, and print their number.
-    """
+    """Write the lines with a score under `--min_score` to `<output_file>.low.jsonl`, and print their number."""
     name, path = requests[0].names["score"], low_file(args, file)
     low = [line for line in file.lines if json.loads(line)[name] < args.min_score]
     write_whole(path, "".join(f"{line}\n" for line in low), file.part)

@@ -61,19 +61,13 @@ def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
 
 
 def _package_of(module: str) -> str:
-    """
-    Return the argument of `pip install` for a missing module: `"hf_lenctrl[train]"` if this extra of the package
-    includes the module, otherwise the name of the module.
-    """
+    """Return the argument of `pip install` for a missing module."""
     of_train = [item for item in requires("hf-lenctrl") or [] if "train" in item and item.startswith(module)]
     return '"hf_lenctrl[train]"' if of_train else module
 
 
 def _is_refusal(error: Exception) -> bool:
-    """
-    Return whether the user can correct the error: an input or option is invalid, a file or package is missing, or a
-    check of this package failed.
-    """
+    """Return whether the user can correct the error, such as an invalid input or a missing file or package."""
     from huggingface_hub.errors import StrictDataclassError  # raised for a wrong field in a configuration
 
     if isinstance(error, StrictDataclassError):

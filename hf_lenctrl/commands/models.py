@@ -103,20 +103,15 @@ def _checkpoint(args: ModelArguments) -> tuple[str | None, Any]:
 
 
 def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None) -> bool:
-    """
-    Return whether the arguments request no kind of length control. Then a run trains a model without length control,
-    unless the run starts from a checkpoint with length control.
-    """
+    """Return whether the arguments request no kind of length control."""
     ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
     return args.length_encoding == "none" and not any(ways)
 
 
 def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specified: Specified) -> None:
     """
-    Raise `ValueError` if the checkpoint fixes an option (of the model's shape or of length control) and the user set
-    this option to another value. Also accept the value that the option had in the run that trained the checkpoint
-    (`_run/run.json` in the checkpoint's folder). This value can differ from the checkpoint's. For example, the option
-    `vocab_size` is only the maximum size of a new vocabulary.
+    Raise `ValueError` if the user set an option that the checkpoint fixes to another value. The value of the run that
+    trained the checkpoint is also valid: `vocab_size`, for example, is only the maximum of a new vocabulary.
     """
     has: dict[str, Any] = {"family": config.model_type.removeprefix("lenctrl_")}
     for option, fields in _SHAPE.items():
@@ -242,10 +237,7 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
 
 
 def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens | None) -> Any:
-    """
-    Add the length control that the arguments describe to a base model without length control, and return the new
-    model. If the arguments describe no length control, return the base model.
-    """
+    """Add the length control that the arguments describe, if any, to a base model."""
     if length_tokens is not None and len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer))
     if not _stays_plain(args, length_tokens):
@@ -266,9 +258,8 @@ def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens
 
 def _as_saved(model, args: ModelArguments) -> Any:
     """
-    Prepare a loaded model that the run trains further, and return the same model. If the arguments have a default
-    constraint, set the constraint and its tolerance in `model.config`. Raise `ValueError` if the arguments request
-    length control but the model has none.
+    Set the default constraint of the arguments, if any, in a model that the run trains further. Raise `ValueError` if
+    the arguments request length control but the model has none.
     """
     if not hasattr(model.config, "length_encoding") and not _stays_plain(args):
         holds = f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control"
@@ -295,11 +286,7 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
 
 
 def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any]:
-    """
-    Return the configuration fields of a new model, except those of length control. Shape and dropout come from the
-    arguments; special token ids and vocabulary size come from the tokenizer. Raise `ValueError` if the tokenizer has
-    separate vocabularies for source and target, and the model is a BART model.
-    """
+    """Return the configuration fields of a new model, except those of length control."""
     separate = getattr(tokenizer, "separate_vocabs", False)
     if separate and args.family == "bart":
         raise ValueError("--family bart has one vocabulary for both sides; give --target_vocabulary shared or joined")

@@ -40,9 +40,7 @@ CHARACTERS = 1000  # a new tokenizer has at most this number of characters, the 
 
 @dataclass
 class PredictorArguments:
-    """
-    Options of the predictor to train: a pretrained encoder or the shape of a new encoder, and the unit of lengths.
-    """
+    """Options of the predictor to train: an encoder or the shape of a new one, and the unit of lengths."""
 
     encoder_name_or_path: str | None = option(None, "Pretrained encoder, such as google-bert/bert-base-uncased")
     layers: int | None = option(None, "New encoder: layers")
@@ -75,10 +73,7 @@ class PredictorArguments:
 
 
 class PredictorTrainer(HubTrainer):
-    """
-    A `HubTrainer` whose model card shows `table`: for each split, the errors of the predictor and of two baselines,
-    like Table 2 of Oka et al. 2020.
-    """
+    """A `HubTrainer` whose model card shows `table`: for each split, the errors of predictor and baselines."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -116,10 +111,7 @@ def train_bert_tokenizer(texts: Iterable[str], vocab_size: int) -> BertTokenizer
 
 
 def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
-    """
-    Load the tokenizer of a pretrained encoder. For a new encoder, load the tokenizer of the run, which is trained on
-    `texts` if it does not exist yet.
-    """
+    """Load the tokenizer of a pretrained encoder, or of the run, which trains it on `texts` once."""
 
     def train(folder: Path) -> None:
         assert args.vocab_size is not None  # a new encoder has this option
@@ -165,10 +157,7 @@ def measure(splits: DatasetDict, args: PredictorArguments, data_args: SplitArgum
 
 
 def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: SplitArguments) -> DatasetDict:
-    """
-    Tokenize the sources, and cut them at `limit` tokens. No column of the result is named `length`, because Trainer
-    would use such a column as the source's length.
-    """
+    """Tokenize the sources, cut at `limit` tokens. Trainer would take a column `length` for the source's length."""
 
     def encode(batch):
         cut = [len(ids) > limit for ids in tokenizer(batch["source"], verbose=False)["input_ids"]]
@@ -201,18 +190,12 @@ def markdown(table: dict[str, dict]) -> str:
 
 
 def figures_of(found: list[int], lengths: list[int]) -> dict[str, Any]:
-    """
-    Return the metrics of the predicted lengths `found` against the true `lengths`, see `predictor_figures`. Also
-    return, as `different`, how many different lengths were predicted.
-    """
+    """Return the metrics of `predictor_figures`, and how many `different` lengths were predicted."""
     return predictor_figures(found, lengths) | {"different": len(set(found))}
 
 
 def baselines(split, config) -> dict[str, dict]:
-    """
-    Return the metrics of two baselines on a split. The baseline `source` predicts the length of each source, and
-    `mean` predicts the mean training length for every row.
-    """
+    """Return the metrics of two baselines: `source`, the source's length, and `mean`, that of the training lengths."""
     lengths = split["labels"][:]
     constant = round_lengths(torch.tensor([config.target_mean] * len(lengths))).tolist()
     return {"source": figures_of(split["source_length"][:], lengths), "mean": figures_of(constant, lengths)}
@@ -246,18 +229,12 @@ def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str,
 
 
 def compute_metrics(result) -> dict[str, float]:
-    """
-    Compute `mae`, `variance` and `pearson` of the rounded predictions, see `predictor_figures`. Trainer calls this
-    function.
-    """
+    """Compute the metrics of `predictor_figures` for Trainer."""
     return predictor_figures(round_lengths(torch.as_tensor(result.predictions)).tolist(), result.label_ids.tolist())
 
 
 def main(argv=None) -> dict:
-    """
-    Train and test a predictor. Return the metrics of the validation and test rows, which are also in
-    `<output_dir>/all_results.json`.
-    """
+    """Train and test a predictor. Return the validation and test metrics, also in `<output_dir>/all_results.json`."""
     classes = (PredictorArguments, SplitArguments, TrainingArguments)
     model_args, data_args, args = parse_arguments(classes, argv, __doc__)
     data_args.max_source_length = data_args.max_source_length or 256

@@ -16,10 +16,7 @@ logger = logging.getLogger("train_seq2seq")
 
 
 def base_figures(sources, references, model_args: ModelArguments, run_args: RunArguments, args, tokenizer) -> dict:
-    """
-    Translate the sources by the base model as it was before training, without length control. Return its BLEU and chrF
-    as `base_bleu` and `base_chrf`.
-    """
+    """Return BLEU and chrF of the base model as it was before training, as `base_bleu` and `base_chrf`."""
     assert model_args.base_model is not None
     base = AutoModelForSeq2SeqLM.from_pretrained(model_args.base_model, dtype=torch.float32).to(args.device).eval()
     options: CallOptions = {"num_beams": args.generation_num_beams or 1, "batch_size": args.per_device_eval_batch_size}
@@ -54,10 +51,7 @@ def quality(
 
 
 def warn_of_baselines(tests: dict[str, dict], unit: str) -> None:
-    """
-    Log a warning for each test in which the model is worse than its baseline. `tests` maps a requested length, or
-    `"reference"`, to metrics.
-    """
+    """Warn of each test, a requested length or `"reference"`, in which the model is worse than its baseline."""
     names = {"rouge1_f1": ("lead_rouge1_f1", "the source cut at the length"), "bleu": ("base_bleu", "the base model")}
     for requested, figures in tests.items():
         at = f"{requested} {unit}s" if requested.isdecimal() else "the reference's length"

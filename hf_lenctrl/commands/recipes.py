@@ -16,10 +16,7 @@ FOLDER = PACKAGE / "recipes" if (PACKAGE / "recipes").is_dir() else PACKAGE.pare
 
 
 def did_you_mean(word: object, words: Iterable) -> str:
-    """
-    Return a suggestion for a misspelt word, such as `" (did you mean layers?)"`. Return an empty string if none of
-    `words` is similar.
-    """
+    """Return a suggestion, such as `" (did you mean layers?)"`; an empty string if no word is similar."""
     near = difflib.get_close_matches(str(word), [str(known) for known in words], n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 

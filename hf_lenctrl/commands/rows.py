@@ -200,10 +200,7 @@ def _as_json(row: Mapping[str, Any]) -> str:
 
 
 def _kind_of(path: str, kinds: Sequence[str]) -> str:
-    """
-    Return the kind of a file, such as `"jsonl"`, from its extension before `.gz`. Raise `FileNotFoundError` if there
-    is no such file, and `ValueError` if its kind is not in `kinds`.
-    """
+    """Return the kind of a file from its extension before `.gz`. Raise an error if there is no such file or kind."""
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"there is no data file {path}")

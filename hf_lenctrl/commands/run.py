@@ -29,10 +29,7 @@ def set_up(args) -> None:
 
 
 def check_evaluation(args, rows) -> None:
-    """
-    Raise `ValueError` if `eval_strategy` asks for evaluations, but `rows`, a dictionary with the rows of each split,
-    has no validation rows.
-    """
+    """Raise `ValueError` if `eval_strategy` asks for evaluations, but there are no validation rows."""
     strategy = args.eval_strategy.value
     if strategy != "no" and rows.get("validation") is None:
         raise ValueError(
@@ -42,8 +39,7 @@ def check_evaluation(args, rows) -> None:
 
 def _tokenizer_of(output_dir: str | Path) -> tuple[Path, Path]:
     """
-    Return two paths: the folder of a run's tokenizer, and a temporary path. The tokenizer is at the temporary path
-    while a command writes or deletes it. Delete a folder that a killed run left at the temporary path.
+    Return two paths: the folder of a run's tokenizer, and the place where it lies while it is written or deleted.
     """
     folder = kept(output_dir, "tokenizer")
     shutil.rmtree(part := folder.with_suffix(".part"), ignore_errors=True)  # left by a killed run

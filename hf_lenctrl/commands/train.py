@@ -108,10 +108,7 @@ def check_before(run_args: RunArguments, args) -> None:
 
 
 def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int | None = None) -> dict[str, Any]:
-    """
-    Return the Trainer's arguments `data_collator` and `compute_metrics` for one requested `length`. If `length` is
-    `None`, the requested lengths are the lengths of the references.
-    """
+    """Return the Trainer's collator and metrics for one requested `length`, or for those of the references."""
     measures: dict[str, Any] = {"max_bytes": run_args.rouge_max_bytes, "rouge_unit": run_args.rouge_unit}
     measures |= {"bleu_tokenizer": run_args.bleu_tokenizer, "length": length, **window_in(model.config)}
     return {
@@ -123,10 +120,7 @@ def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int 
 
 
 def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class) -> LengthControlTrainer:
-    """
-    Build the Trainer of a run. The options `length_noise`, `overshoot_share`, `no_length_share` and `packing` apply
-    only to training rows.
-    """
+    """Build the Trainer of a run. Noise, overshoot, rows without a length and packing are for training rows only."""
     # the metrics find rows of the same source by their inputs
     args.include_for_metrics = [*{*args.include_for_metrics, "inputs"}]
     draws: dict[str, Any] = {name: getattr(run_args, name) for name in DRAWS} | {"seed": args.seed}
@@ -193,10 +187,7 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
 
 
 def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[str], produced: list[int]) -> None:
-    """
-    Write a line for each row of `test.jsonl`, in the same order. The lists have items only for the rows that were not
-    dropped. For a dropped row, write the reason and no output.
-    """
+    """Write a line for each row of `test.jsonl`; for a dropped row, which the lists lack, the reason."""
     tested = iter(zip(requested, outputs, produced, strict=True))
     with path.open("w", encoding="utf-8") as file:
         for i, row in enumerate(data.splits["test"]):
@@ -207,10 +198,7 @@ def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[st
 
 
 def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, history=()) -> TrainingRun:
-    """
-    Collect the facts for the model card that are known before the tests. `rows` maps a split to its number of rows,
-    and `history` holds sentences about the training.
-    """
+    """Collect the facts for the model card that are known before the tests. `rows` maps splits to numbers."""
     settings = {name: getattr(run_args, name) for name in DRAWS}
     settings |= {name: args.to_dict()[name] for name in HYPERPARAMETERS} | {"processes": args.world_size}
     settings |= {name: getattr(run_args, name) for name in ("packing", "r_drop") if getattr(run_args, name)}

@@ -99,8 +99,7 @@ def _rouge_tokenizer(unit: str, use_stemmer: bool) -> Any:
 
 def _model_average(scores: Sequence[Any], sizes: Sequence[int]) -> tuple[float, float]:
     """
-    Return recall and F1 of one prediction against several references, by the model average (see `rouge_metrics`).
-    `scores` holds the score for each reference, and `sizes` the number of n-grams of each reference.
+    Return recall and F1 of one prediction by the model average of `rouge_metrics`. `sizes` are the numbers of n-grams.
     """
     if len(scores) == 1:
         return scores[0].recall, scores[0].fmeasure
@@ -250,10 +249,7 @@ _MANY, _ALIKE = 10, 0.9  # for a warning: minimum number of outputs of shared le
 
 
 def _warn_of_alike(texts: Sequence[str], sources: Sequence[Hashable], requested: Sequence[int]) -> None:
-    """
-    Warn if nearly all outputs, or nearly all outputs of each requested length, are the same text although the sources
-    differ.
-    """
+    """Warn if nearly all outputs, in total or of each length, are one text although the sources differ."""
     whole = Counter(text for _, text in {*zip(sources, texts, strict=True)})
     groups: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for length, _, text in {*zip(requested, sources, texts, strict=True)}:

@@ -207,9 +207,7 @@ def length_report(
 
 
 def _nearest(length: _Length, produced: int) -> int:
-    """
-    Return the length in a range that is nearest to a produced length. If `length` is not a range, return it unchanged.
-    """
+    """Return the length in a range that is nearest to a produced length; a length that is no range unchanged."""
     return min(max(produced, length[0]), length[1]) if isinstance(length, tuple) else length
 
 
@@ -222,10 +220,7 @@ def _figures(texts, sources, produced: list[int], requested: list[int], ranged: 
 
 
 def _round_width(groups: Callable[[int], int], most: int) -> int:
-    """
-    Return the smallest width of 1, 2, 5, 10, 20, ... for which there are at most `most` groups. `groups(width)`
-    returns the number of groups.
-    """
+    """Return the smallest width of 1, 2, 5, 10, 20, ... with at most `most` groups; `groups(width)` counts them."""
     widths = (step * 10**power for power in count() for step in (1, 2, 5))
     return next(width for width in widths if groups(width) <= most)
 

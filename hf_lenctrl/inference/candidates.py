@@ -79,10 +79,7 @@ class Single:
     scores_tokens: bool = field(default=False, init=False)  # whether candidates need a `token_score`
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
-        """
-        Return one job for each planned length of each request. A request without a length gets one job. The method
-        `stages` may append more jobs to the returned list.
-        """
+        """Return one job for each planned length of each request, or one for a request without a length."""
         return [
             Job(request, planned, request.low, request.high)
             for request in requests
@@ -104,16 +101,11 @@ class Single:
         return [[job] for job in jobs]
 
     def options(self, job: Job) -> dict[str, Any]:
-        """
-        Return the options of `generate` for the batch that contains `job`. All jobs of a batch have the same options.
-        """
+        """Return the options of `generate` for the batch that contains `job`; all jobs of a batch share them."""
         return self.call.options
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
-        """
-        Return the output of each request, after all jobs have run. `model` and `tokenizer` are used only in
-        subclasses.
-        """
+        """Return the output of each request, after all jobs have run."""
         return [_with_score(job.candidates[0]) for job in jobs]
 
 
@@ -140,16 +132,11 @@ class NBest(Single):
         return jobs
 
     def options(self, job: Job) -> dict[str, Any]:
-        """
-        Return the options of `generate` that give `job.count` candidates for each row of the batch, see `_with_beams`.
-        """
+        """Return the options of `generate` that give `job.count` candidates for each row, see `_with_beams`."""
         return self.call.options if job.count == 1 else _with_beams(self.call.options, self.call.defaults, job.count)
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
-        """
-        Return the best output of each request. If `num_return_sequences` is above 1, return a list of the best outputs
-        of each request instead, best first.
-        """
+        """Return the best output of each request, or the `num_return_sequences` best in a list."""
         results: list[Any] = []
         for request, own in zip(requests, _of_each(requests, jobs), strict=True):
             best = self._ordered(request, [candidate for job in own for candidate in job.candidates])
@@ -159,9 +146,8 @@ class NBest(Single):
 
     def _ordered(self, request: Request, candidates: list[Candidate]) -> list[Candidate]:
         """
-        Sort the candidates of a request, best first: by the function `rerank` if the call asks for it, otherwise by
-        `token_score`. Without token scores, keep the order in which the model returned the candidates. If the call
-        requests ranges of lengths, move candidates that repeat the text of a better candidate to the end.
+        Sort the candidates of a request, best first: by `rerank` if the call asks for it, otherwise by `token_score`,
+        if there are token scores. Candidates of a range that repeat a better text come last.
         """
         scores = [candidate.token_score for candidate in candidates if candidate.token_score is not None] or None
         order, texts = list(range(len(candidates))), [candidate.text for candidate in candidates]
@@ -193,8 +179,7 @@ class Choice(Single):
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
         """
-        Return the jobs of the requests, grouped by source. For each source, one of these jobs generates the natural
-        text, which is the text that the model generates without a length. Also store this job in `self.natural`.
+        Return the jobs of the requests, grouped by source, and store those of the natural texts in `self.natural`.
         """
         jobs, config = [], self.config
         places: dict[int, list[Request]] = {}
@@ -215,10 +200,7 @@ class Choice(Single):
         return jobs
 
     def _planned(self, request: Request) -> list[Job]:
-        """
-        Return one job for each planned length of a request. With the constraint `"max"`, the planned lengths are the
-        maximum length times each number in `config.planned_shares`.
-        """
+        """Return one job for each planned length of a request; for `"max"`, these are shares of the maximum."""
         lengths = list(request.planned)
         if self.call.length_constraint == "max":
             lengths = [max(1, round(share * request.high)) for share in self.config.planned_shares]
@@ -256,9 +238,8 @@ class Choice(Single):
 
     def options(self, job: Job) -> dict[str, Any]:
         """
-        Return the options of `generate` for the batch that contains `job`. If `job.search` is set, the options
-        replace the beam search by this search, see `SearchByLength`. Otherwise the options ask for at least
-        `job.count` beams. The model's default number of beams has no effect.
+        Return options with at least `job.count` beams, or with the search by length of the job. The model's default
+        number of beams has no effect.
         """
         options = _with_beams(self.call.options, self.call.options.get("generation_config"), job.count)
         if job.search is None:
@@ -267,10 +248,8 @@ class Choice(Single):
 
     def _pools(self, requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Candidate]]:
         """
-        Return one list for each request: the candidates from which `select` chooses the output. These are all
-        candidates of the request's source whose lengths fit the request. If no candidate fits, the list holds only the
-        candidates that the model generated for this request alone. The natural text (generated without a length) and
-        the candidates of a search by length are not in this list, because all requests of the source share them.
+        Return the candidates of each request: all of its source that fit. If none fits, those that the model generated
+        for this request alone, without the natural text and a search by length, which requests share.
         """
         found: dict[int, list[Candidate]] = {}
         for job in jobs:
@@ -284,8 +263,7 @@ class Choice(Single):
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
         """
-        Return one dictionary for each request: the output of its best candidate, see `GeneratedText`. The item `score`
-        is the log-probability of the text without a length.
+        Return the output of the best candidate of each request, with its log-probability without a length as `score`.
         """
         natural = {place: job.candidates[0].text for place, job in self.natural.items()}
         plain: dict[Pair, float] = {}  # log-probability without a length
@@ -309,9 +287,8 @@ class Choice(Single):
 
     def _may_edit(self, pad: int | None) -> bool:
         """
-        Return whether the call allows edits: not with the constraint `"max"`, because readers found no gain there, not
-        with a cost, which cannot count texts, and not with an option in `_ON_TOKENS`. Many checkpoints forbid padding,
-        which is no such option.
+        Return whether the call allows edits: not for `"max"`, where readers found no gain, not for a cost, which
+        cannot count texts, and not with an option in `_ON_TOKENS`, other than the usual ban of padding.
         """
         on_tokens = any(value != [[pad]] for value in self._given(_ON_TOKENS))
         return self.call.length_constraint != "max" and self.call.unit != COST and not on_tokens
@@ -325,9 +302,8 @@ class Choice(Single):
         self, edits: Edits, pools, best, requests, jobs, model, tokenizer, plain: dict[Pair, float]
     ) -> None:
         """
-        Add edited candidates to each pool in `pools` whose best candidate (in `best`) does not fit, or has a score
-        below `edit_below` and is not the natural text. If the best candidate does not fit, the edited candidates
-        replace the pool. Add the scores of the edited candidates to `plain`. Skip sources with a search by length.
+        Add edited candidates to each pool whose best candidate does not fit (they then replace the pool), or scores
+        below `edit_below` and is not the natural text. Skip sources with a search by length.
         """
         natural = {(place, job.candidates[0].text) for place, job in self.natural.items()}
         starts: dict[int, dict[str, float]] = {}  # place -> texts to edit, with their scores
@@ -367,9 +343,8 @@ def _with_score(candidate: Candidate) -> dict[str, Any]:
 
 def _with_beams(options: dict[str, Any], defaults: Any, count: int) -> dict[str, Any]:
     """
-    Return a copy of the options of `generate` that gives `count` candidates for each row: `count` samples if sampling
-    without beams is set, otherwise the best candidates of at least `count` beams. `defaults`, a generation
-    configuration or `None`, has `num_beams` and `do_sample` for options that lack them.
+    Return a copy of the options of `generate` that gives `count` candidates for each row: samples if sampling without
+    beams is set, otherwise the best of at least `count` beams. `defaults` has options that `options` lacks.
     """
     beams, is_sampled = (
         options.get(name) or (name not in options and getattr(defaults, name, None))
@@ -380,10 +355,7 @@ def _with_beams(options: dict[str, Any], defaults: Any, count: int) -> dict[str,
 
 
 def _of_each(requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Job]]:
-    """
-    Return one list for each request: the jobs of this request. Compare requests by identity, because two requests may
-    be equal.
-    """
+    """Return the jobs of each request, compared by identity, because two requests may be equal."""
     found: dict[int, list[Job]] = {id(request): [] for request in requests}
     for job in jobs:
         found[id(job.request)].append(job)
@@ -421,10 +393,7 @@ def batches(jobs: Sequence[Job], plan: Single, call: Call, sizes: dict[int, int]
 
 
 def plan_of(call: Call, model, tokenizer, table: UnitTable, edits: Edits | None = None) -> Single:
-    """
-    Return the plan of a pipeline call: a `Choice` if `choose` is set, an `NBest` if a request needs several
-    candidates, otherwise a `Single`. `table` is the unit table of the requested unit.
-    """
+    """Return the plan of a pipeline call. `table` is the unit table of the requested unit."""
     if call.choose:
         config = ChoiceConfig.of(model.config)
         marks = [tokenizer(text_target=text, add_special_tokens=False)["input_ids"][-1] for text in ("a.", "a?", "a!")]

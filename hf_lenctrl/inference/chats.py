@@ -62,16 +62,10 @@ def as_prompts(inputs, tokenizer) -> list[Any]:
 
 
 def prompt_ids(tokenizer, prompts: Iterable[Prompt]) -> list[list[int]]:
-    """
-    Return the token ids of each prompt. Add no special tokens to a chat, because the chat template has already added
-    them.
-    """
+    """Return the token ids of each prompt. The template of a chat has already added special tokens."""
     return [tokenizer(prompt.text, add_special_tokens=not prompt.is_chat)["input_ids"] for prompt in prompts]
 
 
 def encode_prompts(tokenizer, prompts: Iterable[Prompt]) -> Any:
-    """
-    Return `input_ids` and `attention_mask`, `(prompts, positions)` each, as a batch. Pad the prompts on the left, so
-    that the outputs of all rows begin in the same column.
-    """
+    """Return the ids and masks of prompts, padded on the left, so that all outputs begin in the same column."""
     return tokenizer.pad({"input_ids": prompt_ids(tokenizer, prompts)}, padding_side="left", return_tensors="pt")

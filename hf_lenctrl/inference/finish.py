@@ -18,13 +18,8 @@ FINISHES = ("sentence", "word")
 _MARK_SHARE = math.log(0.05)
 
 
-def check_finish(finish: str | None, constraint: str | None, unit: str | Unit) -> None:
-    """
-    Raise `ValueError` if `finish` is unknown, or if the constraint is not `"max"`, or if the unit is `"cost"`. Do
-    nothing if `finish` is `None`.
-    """
-    if finish is None:
-        return
+def check_finish(finish: str, constraint: str | None, unit: str | Unit) -> None:
+    """Raise `ValueError` if `finish` is unknown, or if the constraint is not `"max"`, or if the unit is `"cost"`."""
     check_name("finish", finish, FINISHES)
     if constraint != "max":
         raise ValueError(f"finish={finish!r} needs length_constraint='max', got {constraint!r}")
@@ -76,10 +71,7 @@ class FinishLogitsProcessor(LogitsProcessor):
         self.cut: dict[tuple[int, tuple[int, ...]], bool] = {}
 
     def __call__(self, input_ids, scores):
-        """
-        Return new scores `(rows, vocab_size)`, in which forbidden entries have `-inf`.
-        `input_ids (rows, sequence_length)` are the ids so far, with the prompt.
-        """
+        """Return new scores `(rows, vocab_size)` with `-inf` for forbidden entries. `input_ids` include the prompt."""
         copies = len(scores) // len(self.length)
         count, state = self.running(input_ids)  # (rows,) each
         begun = None if self.thoughts is None else state >= 0  # (rows,) whether an answer has begun
@@ -111,10 +103,7 @@ class FinishLogitsProcessor(LogitsProcessor):
         return scores.masked_fill(~allowed, -math.inf)
 
     def _at_word(self, ids: tuple[int, ...], following: int) -> bool:
-        """
-        Return whether the output `ids` ends with a complete word, given that the model would add the entry `following`
-        next.
-        """
+        """Return whether the output `ids` ends with a complete word, if the model would add `following` next."""
         last = next((self.pieces[i] for i in reversed(ids) if self.pieces[i] != ""), None)
         return not goes_on(self.pieces[following]) or (last or "")[-1:].isspace()
 
@@ -183,10 +172,7 @@ class HeldStreamer(BaseStreamer):
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _send(self, text: str) -> None:
-        """
-        Pass on the next waiting tokens, as long as the decoded text of all tokens passed on so far is a prefix of
-        `text`.
-        """
+        """Pass on the waiting tokens, as long as their decoded text is a prefix of `text`."""
         assert self.ids is not None
         first = self.sent
         while self.sent < len(self.ids) and text.startswith(self._decode(self.ids[: self.sent + 1])):
@@ -195,10 +181,7 @@ class HeldStreamer(BaseStreamer):
             self.streamer.put(torch.tensor(self.ids[first : self.sent]))
 
     def _entries(self, text: str) -> list[int]:
-        """
-        Split `text`, which follows other text, into vocabulary entries, and return their ids. At each position, take
-        the longest entry that matches the text. If no entry matches, skip one character.
-        """
+        """Split `text` into the longest vocabulary entries that match, and return their ids. Skip other characters."""
         found = []
         while text:
             fits = [i for i, piece in enumerate(self.process.pieces) if piece and text.startswith(piece)]

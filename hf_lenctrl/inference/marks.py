@@ -42,9 +42,6 @@ class MarkRunsLogitsProcessor(LogitsProcessor):
         self.run = torch.tensor(run, device=device)  # (marks + 1, marks + 1)
 
     def __call__(self, input_ids, scores):
-        """
-        Return new scores `(rows, vocab_size)`, which are lower for entries that would make a run of marks.
-        `input_ids (rows, positions)` are the ids so far.
-        """
+        """Return new scores `(rows, vocab_size)`, which are lower for entries that would make a run of marks."""
         run = self.run[self.last[input_ids[:, -1]]][:, self.first]  # (rows, V)
         return torch.where(run, scores - _AVOIDED, scores)

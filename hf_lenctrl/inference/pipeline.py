@@ -14,7 +14,7 @@ from ..bounded_generation import encode_once, eos_of, generate_for, prompt_of, r
 from ..cache import CACHE, read_once
 from ..conversion import LoadedModel, PipelineModel, check_tokenizer
 from ..length_tokens import LengthTokens
-from ..length_units import COST, Unit, UnitTable, check_sources, count_texts, counter_of
+from ..length_units import COST, Unit, UnitTable, check_sources, count_texts, counter_of, known_table
 from ..lengths import Target
 from ..shards import check_shards
 from ..thoughts import Thoughts, thoughts_of
@@ -146,7 +146,6 @@ class LengthControlledGenerationPipeline(Pipeline):
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
         if self._length_tokens is not None:
             self._length_tokens.check_in(self.tokenizer)
-        self._tables: dict[tuple[str | Unit, int], UnitTable] = {}  # tables of units other than the model's
         self._controlled = getattr(self.model.config, "length_controlled", False)
         self._causal = not self.model.config.is_encoder_decoder
         if self._causal and self.tokenizer.pad_token is None:  # like the text-generation pipeline of transformers
@@ -232,26 +231,17 @@ class LengthControlledGenerationPipeline(Pipeline):
         own = getattr(self.model, "unit_table", None)
         if own is not None and own.unit == unit:
             return own
-        size = self.model.get_output_embeddings().weight.shape[0]
-        if (unit, size) not in self._tables:
-            if len(self._tables) == 8:
-                self._tables.clear()  # a caller may pass a new function in each call
-            self._tables[unit, size] = UnitTable.from_tokenizer(self.tokenizer, unit).padded(size)
-        return self._tables[unit, size].to(self.device)
+        return known_table(self.tokenizer, unit, self.model.get_output_embeddings().weight.shape[0], self.device)
 
     def _sizes(self, prompts: Sequence[Prompt]) -> dict[int, int]:
-        """
-        Return a dictionary that maps the index of each source in the input to its number of tokens, special tokens
-        included.
-        """
+        """Map the index of each source in the input to its number of tokens, special tokens included."""
         counts = count_texts(self.tokenizer, [prompt.text for prompt in prompts], "token")
         return dict(enumerate(count + self.tokenizer.num_special_tokens_to_add() for count in counts))
 
     def _encode(self, jobs: Sequence[Job]) -> tuple[Any, torch.Tensor | None]:
         """
-        Tokenize the sources of a batch of jobs. Return two values: the tokenized sources, and for each job the index
-        of the row with its source, `(jobs,)`. Jobs with the same source share a row. If each job has its own row, the
-        second value is `None`.
+        Return the tokenized sources of a batch, and the row of each job's source, `(jobs,)`. Jobs with the same source
+        share a row; the second value is `None` if each job has its own.
         """
         sources = {job.request.place: job.request.source for job in jobs}
         if self._encodes_each or len(sources) == len(jobs):
@@ -262,10 +252,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         return self.preprocess(list(sources.values()), tokens=None), rows
 
     def _tokens_of(self, tokens: LengthTokens, jobs: Sequence[Job]) -> list[int]:
-        """
-        Return the id of the length token of each job, chosen by `tokens` from the planned length and the source's
-        length.
-        """
+        """Return the id of the length token of each job."""
         texts = [job.request.source.text for job in jobs]
         counts = count_texts(self.tokenizer, texts, self.model.config.length_unit)
         named = [tokens.token_for(job.planned or 0, count) for job, count in zip(jobs, counts, strict=True)]
@@ -273,15 +260,10 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def _add_scores(self, call: Call, requests: Sequence[Request], results: list[Any]) -> None:
         """
-        Add `window` and `score` to the output dictionaries in `results`, in place. `window` is the pair of the lowest
-        and the highest allowed length; for `"min"`, the highest is four times the requested length (see
-        `hf_lenctrl.lengths.window_of`). Add `window` with the constraint `"exact"` or `"min"` if the two lengths
-        differ, but not for a range of lengths.
-
-        `score` is the log-probability that the model gives to the text if no length is requested. It replaces the
-        score of a search. Add `score` if the model has `length_optional`, but not with `length_from` or
-        `scores=False`; if `min_score` is set, always. With `choose`, the outputs have it already. If `min_score` is
-        set, then flag or replace outputs with a low score, or raise `ValueError`, see `_treat_low`.
+        Add `window` and `score` to the outputs in `results`, in place. `window` is for `"exact"` and `"min"`, if its
+        ends differ, but not for a range. `score` is the log-probability without a length, which replaces the score of
+        a search. It is for a model with `length_optional`, but not with `length_from` or `scores=False`; with
+        `min_score`, always. With `choose`, the outputs have it already.
         """
         several = [result if isinstance(result, list) else [result] for result in results]
         outputs = [(request, out) for request, own in zip(requests, several, strict=True) for out in own]
@@ -302,9 +284,8 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def _treat_low(self, call: Call, outputs: list[tuple[Request, dict[str, Any]]], least: float) -> None:
         """
-        Set `low_score` in each output, in place: whether the score is below `least`. If an output has a low score,
-        `on_low_score="error"` raises `ValueError`, and `"natural"` replaces this output by the text that the model
-        generates without a length. `outputs` are pairs of a request and its output.
+        Set `low_score` in each output, in place. For low scores, `on_low_score="error"` raises `ValueError`, and
+        `"natural"` replaces the output by the text that the model generates without a length.
         """
         for _, out in outputs:
             out["low_score"] = out["score"] < least
@@ -325,9 +306,8 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def preprocess(self, prompts: Sequence[Prompt], *, tokens: list[int] | None = None, **_) -> Any:
         """
-        Tokenize the sources of a batch. For a model with length tokens, `tokens` has the id of one length token for
-        each source, and this token is put before the source. Cut sources that are too long for the encoder, and log a
-        warning.
+        Tokenize the sources of a batch, cut at the encoder's limit with a warning. `tokens` has the id of a length
+        token for each source, which is put before it.
         """
         if self._causal:
             return encode_prompts(self.tokenizer, prompts)
@@ -363,12 +343,9 @@ class LengthControlledGenerationPipeline(Pipeline):
         rows: torch.Tensor | None,
     ) -> dict[str, Any]:
         """
-        Generate the outputs of a batch of jobs. Return a dictionary with their ids, `(outputs, positions)`, without
-        the prompt, and with what `postprocess` cannot get from the decoded texts: lengths in tokens or in the unit
-        `"cost"` (a unit of the user, which only the unit table can count), scores, and thoughts.
-
-        `table` is the unit table of the requested unit, `other` that of a second unit. `rows` is the second value of
-        `_encode`.
+        Generate the outputs of a batch. Return their ids, `(outputs, positions)`, without the prompt, and what
+        `postprocess` cannot get from the decoded texts: lengths in tokens or in a cost, scores, and thoughts. `table`
+        and `other` count the requested and the second unit; for `rows` see `_encode`.
         """
         batch.pop("token_type_ids", None)
         if rows is not None:
@@ -435,9 +412,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         arguments: dict[str, Any],
     ) -> FinishLogitsProcessor:
         """
-        Add the logits processor for the option `finish` to `arguments`, the arguments of `generate`, in place. Return
-        this processor. If there is a streamer, wrap the streamer in a `HeldStreamer`. `prompt` is the number of
-        positions before the output.
+        Add the logits processor of the option `finish` to the arguments of `generate`, in place, and return it. A
+        streamer is wrapped in a `HeldStreamer`. `prompt` is the number of positions before the output.
         """
         limits = torch.tensor([job.high for job in jobs], device=table.weights.device)
         options: dict[str, Any] = {"eos_token_id": eos_of(self.model), "prompt_length": prompt, "thoughts": thoughts}
@@ -449,28 +425,19 @@ class LengthControlledGenerationPipeline(Pipeline):
         return process
 
     def _answers(self, thoughts: Thoughts, ids: torch.Tensor, prompt: int) -> list[tuple[str, str | None]]:
-        """
-        Split each of the outputs `ids (outputs, positions)` into two texts, the thoughts and the answer. The answer is
-        `None` if the output has no end-of-thoughts marker. The first `prompt` positions are the prompt.
-        """
+        """Split each output into thoughts and answer; the answer is `None` if there is no end-of-thoughts marker."""
         ends, closed = eos_of(self.model), thoughts.closed(ids[:, :prompt]).tolist()
         written = [[i for i in own if i not in ends] for own in ids[:, prompt:].tolist()]
         return [thoughts.marker.split(own, over) for own, over in zip(written, closed, strict=True)]
 
     def _enough(self, job: Job, unit: str | Unit) -> Callable[[str], bool]:
-        """
-        Return a function that says whether a text has, in `unit`, at least half the highest length that the job
-        allows.
-        """
+        """Return a function: whether a text has at least half the highest length that the job allows."""
         return lambda text: count_texts(self.tokenizer, [text], unit, target=True)[0] >= job.high / 2
 
     def postprocess(
         self, outputs: dict[str, Any], *, call: Call, jobs: Sequence[Job], other: UnitTable | None, **_
     ) -> list[Candidate]:
-        """
-        Decode the outputs of a batch, count their units, and return them as candidates. `outputs` is the dictionary
-        that `_forward` returned. The candidates of a job follow each other, in the order of the jobs.
-        """
+        """Decode the outputs of a batch, see `_forward`, and return them as candidates, in the order of the jobs."""
         unit, finish, answers = call.unit, outputs["finish"], outputs["answers"]
         texts = self.tokenizer.batch_decode(
             outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
@@ -503,10 +470,7 @@ class LengthControlledGenerationPipeline(Pipeline):
 
 
 def target_of(jobs: Sequence[Job], constraint: str | None, table: UnitTable, other: UnitTable | None) -> Target | None:
-    """
-    Return the target lengths of a batch of jobs; `None` if the jobs have no length. `table` is the unit table of the
-    requested unit. `other` is the unit table of the second unit, or `None` if the lengths are in one unit.
-    """
+    """Return the target lengths of a batch; `None` if there is no length. `table` and `other` count the units."""
     if jobs[0].planned is None:
         return None
     planned, low, high, limit = (

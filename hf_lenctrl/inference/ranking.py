@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from ..bounded_generation import encode_once, eos_of
+from ..bounded_generation import encode_once, eos_of, rows_of
 from ..cache import CACHE, read_once, without_length
 from ..length_units import UnitTable
 from .chats import Prompt, as_prompt, prompt_ids
@@ -172,8 +172,8 @@ def _entry_log_probabilities(
     model, tokenizer, sources, texts
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """
-    Yield three tensors `(T,)` for each text, where `T` is the number of its ids, EOS included: the log-probability of
-    each id, the highest log-probability of any entry at the same position, and the ids.
+    Yield three tensors `(T,)` for each text, EOS included: the log-probability of each id, the highest of any entry at
+    the same position, and the ids.
     """
     for name, given in (("sources", sources), ("texts", texts)):
         if isinstance(given, str):
@@ -191,20 +191,19 @@ def _entry_log_probabilities(
 
 def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """
-    Return three tensors for `B` texts of a sequence-to-sequence model, padded to `T` ids: the logits `(B, T, V)`, the
-    ids with EOS `(B, T)`, and the mask `(B, T)`, which is true for ids that are not padding.
+    Return three tensors for `B` texts of a sequence-to-sequence model: logits `(B, T, V)`, ids with EOS `(B, T)`, and
+    the mask `(B, T)`, false at padding.
     """
     positions = getattr(model.config, "max_position_embeddings", None) or 10**9
     limit = min(tokenizer.model_max_length, positions)
     padded = {"padding": True, "truncation": True, "max_length": limit, "return_tensors": "pt"}
-    each = list(
-        dict.fromkeys(prompt.text for prompt in prompts)
-    )  # each source only once, because it has many candidates
+    each = list(dict.fromkeys(prompt.text for prompt in prompts))  # only once, because a source has many candidates
     inputs = tokenizer(each, **padded).to(model.device)
     labels = tokenizer(text_target=list(texts), **padded).to(model.device)
     ids, kept = labels["input_ids"], labels["attention_mask"].bool()  # (B, T)
     encoded = encode_once(model, inputs, torch.tensor([each.index(prompt.text) for prompt in prompts]))
-    encoded |= _no_length(model, len(ids))
+    if getattr(model.config, "length_optional", False):
+        encoded["length"] = torch.zeros(len(ids), dtype=torch.long, device=model.device)  # no length
     labels = ids.masked_fill(~kept, -100)
     # with labels the model would also compute the loss
     shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
@@ -212,20 +211,8 @@ def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.T
     return model(**encoded, **given).logits, ids, kept
 
 
-def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
-    """
-    Return the keyword arguments of `forward` that disable the length in all `rows` rows of a batch, for a model with
-    `length_optional`. Return an empty dictionary for other models.
-    """
-    optional = getattr(model.config, "length_optional", False)
-    return {"length": torch.zeros(rows, dtype=torch.long, device=model.device)} if optional else {}
-
-
 def _of_answers(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """
-    Return the logits, ids and mask of texts of a causal model, with the shapes of `_of_targets`. If several texts
-    share a prompt, the model reads the prompt once, provided that its cache allows this.
-    """
+    """Return logits, ids and mask of texts of a causal model, as `_of_targets`. It reads a shared prompt once."""
     plain = without_length(model)
     filler = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 
@@ -257,15 +244,6 @@ def _stems(text: str) -> set[str]:
     return {PorterStemmer().stem(word) for word in re.findall(r"\w+", text.lower())}
 
 
-def _each(value, change):
-    """
-    Return `change(value)` for a tensor. For an encoder's outputs, return a copy with `change` applied to each tensor.
-    """
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    return type(value)(**{name: change(tensor) for name, tensor in value.items()})
-
-
 @torch.no_grad()
 def token_log_probabilities(
     model, table: UnitTable, ids: torch.Tensor, inputs: dict, prompt: int, *, controlled: bool
@@ -285,13 +263,13 @@ def token_log_probabilities(
         prompt (`int`): Number of positions of a causal model's prompt in `ids`; 0 for an encoder-decoder.
         controlled (`bool`): Whether the model is length-controlled.
     """
-    given = {name: value for name, value in inputs.items() if value is not None}
     copies, eos = len(ids) // len(inputs["attention_mask"]), torch.tensor(eos_of(model), device=ids.device)
+    rows = torch.arange(len(ids), device=ids.device)
+    given = {name: rows_of(value, rows // copies) for name, value in inputs.items() if value is not None}
     targets = ids[:, 1:]  # (outputs, T - 1)
     written = torch.arange(1, ids.shape[1], device=ids.device) >= prompt
     ends = torch.isin(targets, eos) & written
     written = written & (ends.cumsum(dim=-1) - ends.int() == 0)  # up to and including the first EOS
-    given = {name: _each(value, lambda x: x.repeat_interleave(copies, dim=0)) for name, value in given.items()}
     if controlled:
         given["length"] = table.count(ids[:, prompt:]).clamp(min=1)
     if prompt:
@@ -307,7 +285,7 @@ def token_log_probabilities(
     means: list[float] = []
     for start in range(0, len(ids), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        own = {name: _each(value, lambda x, part=part: x[part]) for name, value in given.items()}
+        own = {name: rows_of(value, rows[part]) for name, value in given.items()}
         logits = model(**own).logits[:, : targets.shape[1]]  # (outputs, T - 1, V)
         chosen = logits.float().log_softmax(dim=-1).gather(-1, targets[part].unsqueeze(-1)).squeeze(-1)
         kept = written[part]

@@ -158,10 +158,7 @@ class Call:
         return call
 
     def _read_unit(self) -> None:
-        """
-        Set the unit and the second unit. Replace the name of a limit by the limit itself. The unit is the first of
-        these that exists: the given unit, the model's unit, the first unit of a length in two units, tokens.
-        """
+        """Set the unit (the given one, or that of the model or of the length, or tokens) and the second unit."""
         if isinstance(self.length, str):
             name = self.length
             self.length, self.length_unit = limit_of(self.length, self.length_unit)
@@ -187,9 +184,8 @@ class Call:
 
     def _read_constraint(self) -> None:
         """
-        Set the constraint and the tolerance: the given values, or else those of the model. If the length is a range,
-        the constraint is `"exact"`, and the range is the window of allowed lengths. If the length is in two units, the
-        default constraint is `"max"`. Raise `ValueError` if the options contradict each other.
+        Set the constraint and the tolerance: the given ones, or else those of the model. A range is an `"exact"`
+        window; two units have the default `"max"`.
         """
         constraint, tolerance = self.length_constraint, self.length_tolerance
         if self.other is not None and not self.ranged:
@@ -213,10 +209,7 @@ class Call:
 
     def _read_candidates(self) -> None:
         """
-        Set the number of candidates (`outputs`), the maximum number of planned lengths (`plans`), and `choose`, which
-        is true by default if the model and the other options allow it. Raise `ValueError` if `choose=True` is not
-        possible, or if `num_return_sequences`, `rerank`, `batch_size` or `batch_tokens` is not an integer of at least
-        1.
+        Set the number of candidates and of planned lengths, and `choose`, which is true by default where possible.
         """
         self.rerank = 20 if self.rerank is True else self.rerank or 1
         names = ("num_return_sequences", "rerank", "batch_size", "batch_tokens")
@@ -238,10 +231,7 @@ class Call:
             )
 
     def _check_score(self) -> None:
-        """
-        Raise `ValueError` if `min_score` or `on_low_score` is invalid, or if the model cannot generate without a
-        length. `read` calls this method only if the call uses `min_score` or `on_low_score`.
-        """
+        """Raise `ValueError` if the score options are invalid, or if the model cannot generate without a length."""
         check_name("on_low_score", self.on_low_score, LOW_SCORES)
         if self.min_score is None:
             raise ValueError(f"on_low_score={self.on_low_score!r} needs a min_score; pass min_score=-4")
@@ -255,10 +245,7 @@ class Call:
             )
 
     def _check_thinking(self) -> None:
-        """
-        Raise `ValueError` if `length_from` is used with an encoder-decoder model, or together with an option that does
-        not support thoughts (reasoning text before the answer).
-        """
+        """Raise `ValueError` if `length_from` is used with a model or an option that does not support thoughts."""
         others = {
             "an encoder-decoder model": not self.able.is_causal,
             "min_score": self.min_score is not None,
@@ -271,10 +258,7 @@ class Call:
                 raise ValueError(f"length_from={self.length_from!r} does not work with {other}; leave one of them out")
 
     def check_streamer(self, outputs: int) -> None:
-        """
-        Raise `ValueError` if a streamer would get several outputs (`outputs` is their number), or if
-        `on_low_score="natural"` could replace the streamed text.
-        """
+        """Raise `ValueError` if a streamer would get several outputs, or a text that may be replaced afterwards."""
         if outputs > 1:
             raise ValueError(f"a streamer takes one text of one length, got {outputs}; call once for each")
         if self.on_low_score == "natural":
@@ -282,9 +266,8 @@ class Call:
 
     def natural_options(self) -> dict[str, Any]:
         """
-        Return the options of a pipeline call that generates texts without a length (natural texts) and computes their
-        scores. The options keep the unit, the batch size and the options of `generate`; all other options have their
-        defaults.
+        Return the options of a call that generates texts without a length, and their scores. They keep the unit, the
+        batch size and the options of `generate`.
         """
         options = {option.name: option.default for option in fields(self) if option.init}
         own = {"length_unit": self.unit, "batch_size": self.batch_size, "batch_tokens": self.batch_tokens}
@@ -336,10 +319,7 @@ class Call:
         )
 
     def windows(self, lengths: Sequence, tolerance: Tolerance) -> list[tuple[int, int]]:
-        """
-        Return the window of each requested length or range: a pair of the lowest and the highest allowed length, in
-        units.
-        """
+        """Return the lowest and the highest allowed length of each requested length or range."""
         if self.ranged:
             return list(lengths)
         if self.length_constraint == "max":
@@ -349,9 +329,8 @@ class Call:
 
     def rates(self, prompts: Sequence[Prompt], tokenizer) -> list[float]:
         """
-        Return one ratio for each source: the source's length in the model's own unit (`config.length_unit`), divided
-        by the source's length in the requested unit (`self.unit`). `Request.plan` uses this ratio to convert a
-        requested length, because the model plans a length only in its own unit.
+        Return for each source its length in the model's unit, divided by its length in the requested unit, because the
+        model plans only in its own unit.
         """
         texts, units = [prompt.text for prompt in prompts], (self.planned_unit or self.unit, self.unit)
         own, requested = (count_texts(tokenizer, texts, unit) for unit in units)
@@ -403,10 +382,7 @@ def requests_of(
 
 
 def _limits_of(unit: str, limit, count: int) -> list:
-    """
-    Return a list with the limit of each of the `count` sources, in the second unit `unit`. `limit` is either one
-    number for all sources, or a list or an array with one number for each source.
-    """
+    """Return the limit of each source in the second unit. `limit` is one number, or a list or array of them."""
     limit = limit.tolist() if hasattr(limit, "tolist") else limit
     limits = limit if isinstance(limit, list) else [limit] * count
     for item in limits:

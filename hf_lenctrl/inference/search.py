@@ -14,7 +14,7 @@ from transformers.generation import (
 )
 from transformers.utils import ModelOutput
 
-from ..bounded_generation import eos_of
+from ..bounded_generation import eos_of, rows_of
 from ..length_constraint import LengthConstraintLogitsProcessor
 from ..length_units import UnitTable
 
@@ -108,8 +108,8 @@ class SearchByLength:
     def _result(self, ended: list[tuple], examples: int, pad: int) -> ModelOutput:
         """
         Build the result from the hypotheses that ended. `ended` has a tuple for each step: four tensors
-        `(hypotheses,)` (scores, indices of the examples, units, and whether a mark is last), and a list with the ids
-        of each hypothesis. `examples` is the number of examples. Shorter texts are padded with the id `pad`.
+        `(hypotheses,)` (scores, indices of the examples, units, and whether a mark is last), and the ids of each
+        hypothesis.
         """
         scores, example, *groups = (torch.cat([each[k] for each in ended]) for k in range(4))
         texts = [text for each in ended for text in each[4]]
@@ -166,14 +166,7 @@ def _restricted(process, example: torch.Tensor):
 
 
 def _select(value: Any, rows: torch.Tensor) -> Any:
-    """
-    Select the rows `rows (new_rows,)` in an argument of the model, and return the argument. A cache is changed in
-    place. A value that is not a cache, a tensor or a `ModelOutput` is returned unchanged.
-    """
+    """Select rows in an argument of the model. A cache is changed in place; other values stay as they are."""
     if hasattr(value, "reorder_cache"):
         value.reorder_cache(rows)
-    elif isinstance(value, ModelOutput):
-        return type(value)(**{name: _select(each, rows) for name, each in value.items()})
-    elif isinstance(value, torch.Tensor):
-        return value[rows.to(value.device)]
-    return value
+    return rows_of(value, rows) if isinstance(value, torch.Tensor | ModelOutput) else value

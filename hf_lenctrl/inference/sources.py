@@ -197,10 +197,7 @@ class Predictors:
         return self.loaded[key]
 
     def predict(self, texts: Sequence[str], unit: str, predictor=None, **options) -> list[int]:
-        """
-        Return the predicted lengths of the texts in `unit`; `options` are options of
-        `LengthPredictor.predict_lengths`. Raise `ValueError` if the predictor was trained for another unit.
-        """
+        """Return the predicted lengths in `unit`. Raise `ValueError` if the predictor was trained for another unit."""
         model, tokenizer = self.find(predictor)
         if model.config.length_unit != unit:
             predicts = model.config.length_unit

@@ -24,6 +24,8 @@ class DrawsByExample:
     """
 
     seed: int
+    overshoot_share: float
+    no_length_share: float
 
     def __post_init__(self):
         # the epoch is in shared memory, so that persistent dataloader workers see it change
@@ -32,6 +34,16 @@ class DrawsByExample:
     def set_epoch(self, epoch: int) -> None:
         """Set the training epoch, on which the random numbers depend. `ResumableTrainer` calls this method."""
         self._epoch.fill_(epoch)
+
+    def _drawn(self, length, sort, where):
+        """
+        Return three tensors `(batch_size,)`: which rows are overshoot examples, which have no length, and the shorter
+        length of an overshoot example, from half to just below `length`. `sort` and `where` are random numbers.
+        """
+        over = (sort < self.overshoot_share) & (length > 1)
+        without = (sort >= self.overshoot_share) & (sort < self.overshoot_share + self.no_length_share)
+        half = (length // 2).clamp(min=1)
+        return over, without, half + (where * (length - half)).long()
 
     def _draw(self, feature) -> list[float]:
         """Draw three pseudo-random numbers in [0, 1) for an example."""
@@ -191,21 +203,8 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             return batch
         noise = (draws[:, 0] * (2 * self.length_noise + 1)).long() - self.length_noise  # (B,)
         batch["length"] = (batch["length"] + noise).clamp(min=1)
-        return self._overshoot(batch, length, draws[:, 1], draws[:, 2], keeps)
-
-    def _overshoot(self, batch, length, sort, where, keeps):
-        """
-        Turn some examples into overshoot examples or examples without a length, and return the batch. All arguments
-        but `batch` have the shape `(batch_size,)`: `length` (lengths of the targets), `sort` (random numbers that
-        choose these examples), `where` (random numbers that choose the requested lengths of overshoot examples),
-        `keeps` (whether an example always has a length).
-        """
-        over = (sort < self.overshoot_share) & (length > 1)  # (B,)
-        without = (sort >= self.overshoot_share) & (sort < self.overshoot_share + self.no_length_share) & ~keeps
-        half = (length // 2).clamp(min=1)
-        shorter = half + (where * (length - half)).long()  # (B,), half ... length - 1
-        requested = torch.where(over, shorter, batch["length"])
-        batch["length"] = requested.masked_fill(without, 0)
+        over, without, shorter = self._drawn(length, draws[:, 1], draws[:, 2])  # (B,) each
+        batch["length"] = torch.where(over, shorter, batch["length"]).masked_fill(without & ~keeps, 0)
         if bool(over.any()):
             early = self.unit_table.progress(batch["decoder_input_ids"]) < shorter.unsqueeze(1)  # (B, T)
             batch["labels"] = batch["labels"].masked_fill(over.unsqueeze(1) & early, self.label_pad_token_id)
@@ -241,10 +240,7 @@ class DataCollatorForAnswers(DrawsByExample, DataCollatorForSeq2Seq):
         eos, labels = self.tokenizer.eos_token_id, batch["labels"]
         thoughts = thoughts_of(self.length_from, self.tokenizer, self.table)
         progress, length = answer_progress(self.table, labels, [eos], thoughts=thoughts)  # (B, T) and (B,)
-        over = (draws[:, 0] < self.overshoot_share) & (length > 1)  # (B,)
-        half = (length // 2).clamp(min=1)
-        shorter = half + (draws[:, 1] * (length - half)).long()  # (B,), half ... length - 1
+        over, without, shorter = self._drawn(length, draws[:, 0], draws[:, 1])  # (B,) each
         early = torch.nn.functional.pad(progress, (1, 0), value=-1)[:, :-1] < shorter.unsqueeze(1)  # (B, T)
         batch["labels"] = labels.masked_fill(over.unsqueeze(1) & early, -100)
-        without = (draws[:, 0] >= self.overshoot_share) & (draws[:, 0] < self.overshoot_share + self.no_length_share)
         return batch | {"progress": progress, "length": torch.where(over, shorter, length).masked_fill(without, 0)}

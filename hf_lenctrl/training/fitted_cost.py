@@ -112,8 +112,8 @@ def fit_cost(texts: Sequence[str], seconds: Sequence[float]) -> FittedCost:
 
 def _whole_costs(counts: np.ndarray, units: np.ndarray, prior: np.ndarray) -> np.ndarray:
     """
-    Fit the integer costs `(C,)` of C characters or classes to T texts. `counts (T, C)` says how often each of them
-    occurs in each text, and `units (T,)` is the speaking time of each text. A penalty pulls the costs to `prior (C,)`.
+    Fit integer costs `(C,)` to texts with the `counts (T, C)` of each character or class and the speaking times `units
+    (T,)`. A penalty pulls the costs to `prior (C,)`.
     """
     gram = counts.T @ counts + PRIOR * np.eye(len(prior))
     target = counts.T @ units + PRIOR * prior

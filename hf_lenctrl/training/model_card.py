@@ -47,10 +47,7 @@ class TrainingRun:
     history: Sequence[str] = ()  # sentences: the training, why it ended, which weights were kept
 
     def save_picture(self, path: str | Path, unit: str, tokenizer=None) -> bool:
-        """
-        Plot the produced lengths of `outputs` against their requested lengths, into the file `path`. If there are no
-        outputs, write no file. Return whether there are outputs. Raise `ImportError` if matplotlib is missing.
-        """
+        """Plot the lengths of `outputs` into the file `path`, if there are outputs. Return whether there are."""
         texts = [text for written in self.outputs.values() for text in written]
         if texts:
             requested = [length for length, written in self.outputs.items() for _ in written]

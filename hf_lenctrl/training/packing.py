@@ -58,9 +58,8 @@ def _sizes(pairs: Any, packing: tuple[int, int]) -> list[tuple[int, int]]:
 
 def _plan(sizes: list[tuple[int, int]], packing: tuple[int, int], seed: int) -> list[list[int]]:
     """
-    Return the rows as lists of pair indices. Take the pairs in random order, and put each pair into the first open row
-    with enough room. At most `OPEN` rows are open at a time: if a pair needs a new row, close the fullest open row
-    first.
+    Return the rows as lists of pair indices. Each pair, in random order, goes into the first open row with enough
+    room. If a pair needs a new row and `OPEN` rows are open, the fullest is closed.
     """
     order = list(range(len(sizes)))
     random.Random(seed).shuffle(order)

@@ -109,10 +109,7 @@ def _train(texts: Iterable[str | None], **options) -> bytes:
 
 
 def _vocabulary(*spms: bytes) -> dict[str, int]:
-    """
-    Return the vocabulary of the special tokens and of all pieces of the SentencePiece models. A piece in several
-    models has one id.
-    """
+    """Return the vocabulary of the special tokens and of all pieces of the SentencePiece models."""
     models = [sentencepiece.SentencePieceProcessor(model_proto=spm) for spm in spms]
     numbered = ((model, i) for model in models for i in range(1, model.get_piece_size()))  # piece 0 is <unk>
     pieces = dict.fromkeys(model.id_to_piece(i) for model, i in numbered)

@@ -164,10 +164,7 @@ class ResumableTrainer(HubTrainer):
             save_control(model, folder)
 
     def create_model_card(self, language=None, license=None, tags=None, model_name=None, **kwargs):
-        """
-        Write the model card `README.md` for `run`, and its picture `report.png` if matplotlib is installed. If `run`
-        is `None`, write Trainer's card.
-        """
+        """Write the card of `run`, and its picture if matplotlib is installed; without `run`, Trainer's card."""
         if self.run is None:
             return super().create_model_card(language, license, tags, model_name, **kwargs)
         if not self.is_world_process_zero():

@@ -63,12 +63,15 @@ def test_the_metrics_are_those_of_the_saved_model(run):
 
 @pytest.mark.parametrize("packing", [False, True])
 def test_pairs_of_the_named_column_always_have_their_length(tmp_path, monkeypatch, packing):
-    seen, lay = [], DataCollatorForLengthControl._overshoot
-    monkeypatch.setattr(
-        DataCollatorForLengthControl,
-        "_overshoot",
-        lambda *given: seen.append((given[-1], lay(*given)["length"])) or lay(*given),
-    )
+    seen, collate = [], DataCollatorForLengthControl._collate
+
+    def watched(self, pairs, *given):
+        batch = collate(self, pairs, *given)
+        if self.draws:
+            seen.append((torch.tensor([pair["keep_length"] for pair in pairs]), batch["length"]))
+        return batch
+
+    monkeypatch.setattr(DataCollatorForLengthControl, "_collate", watched)
     options = {"keep_length_column": "kept", "no_length_share": 0.9, "max_steps": 3, "packing": packing}
     rows = [{**row, "kept": i % 2 == 0} for i, row in enumerate(ROWS)]
     shape = {"absolute_positions": True, "max_source_length": 128, "max_target_length": 64}
