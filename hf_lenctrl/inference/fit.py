@@ -420,7 +420,9 @@ class _Job:
         request. Do nothing if the model has no edits, see `hf_lenctrl.inference.edits.Edits`.
         """
         edits, model, tokenizer = getattr(self.pipe, "edits", None), self.pipe.model, self.pipe.tokenizer
-        for request in requests if edits is not None and self._has_scores() else []:
+        if edits is None or not self._has_scores():
+            return
+        for request in requests:
             source, prompt = request.source, self._prompt(request.source)
             starts = {source: log_probabilities(model, tokenizer, [prompt], [source])[0]}
             low, high = max(1, request.low), request.high
