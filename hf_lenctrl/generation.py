@@ -157,6 +157,7 @@ def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tol
 class LengthControlledGeneration:
     """Mixin for every model of this package: it adds a method `generate` that takes a length."""
 
+    length_name = "length"  # of the length among the arguments of a step
     config: PreTrainedConfig
     device: Any  # most subclasses define `device` and `unit_table` as properties
     generation_config: GenerationConfig
@@ -226,6 +227,8 @@ class LengthControlledGeneration:
         # Pass positional arguments after `inputs` by their names in the base method.
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         kwargs |= {} if cache is None else {CACHE: cache}
+        if getattr(kwargs.get("generation_config"), "is_assistant", False):  # a draft gets what its caller resolved
+            return generate(inputs, **kwargs, **({} if length is FROM_CONFIG else {"length": length}))
         table = self.unit_table  # its device is used, because the first parameter may be offloaded
         if isinstance(length, Target):  # the pipeline has resolved and checked the length
             asked, table = Resolved("length", length, constraint=length_constraint), length.table or table
@@ -363,12 +366,15 @@ class LengthControlledGeneration:
 
     def _get_candidate_generator(self, *args, model_kwargs, assistant_model=None, **kwargs):
         """
-        Build the candidate generator of assisted generation. If the draft model (`assistant_model`) has no length
-        control, pass no length to this model. The output keeps the constraint with any draft model.
+        Build the candidate generator of assisted generation. Pass the length to the draft model (`assistant_model`)
+        only if this model has length control. The output keeps the constraint with any draft model.
         """
-        draft = getattr(assistant_model, "config", None)
-        if assistant_model is not None and not getattr(draft, "length_controlled", False):
+        if assistant_model is not None:
+            ours = {name: value for name, value in model_kwargs.items() if name in _OURS}
             model_kwargs = {name: value for name, value in model_kwargs.items() if name not in _OURS}
+            if getattr(assistant_model.config, "length_controlled", False):
+                names = {self.length_name: assistant_model.length_name}
+                model_kwargs |= {names.get(name, name): value for name, value in ours.items()}
         return super()._get_candidate_generator(
             *args, model_kwargs=model_kwargs, assistant_model=assistant_model, **kwargs
         )
