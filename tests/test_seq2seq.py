@@ -248,6 +248,13 @@ def test_arguments_of_the_inner_model_reach_it_and_the_length_does_not_reach_its
     out = model.generate(**source, global_attention_mask=everywhere, max_new_tokens=9, length=5)
     assert torch.equal(out, expected) and not torch.equal(expected, plain.generate(**source, max_new_tokens=9))
     assert seen == []
+    model.make_length_optional()
+    for text, length in ((0, [5, 7, 5]), (1, 5)):  # the encoder runs before the search
+        one = {name: x[text : text + 1] for name, x in (*source.items(), ("global_attention_mask", everywhere))}
+        expected = plain.generate(**one, max_new_tokens=9)
+        for scale in (None, 2.0):
+            out = model.generate(**one, max_new_tokens=9, length=length, guidance_scale=scale)
+            assert torch.equal(out, expected.expand(len(out), -1))
 
 
 def test_the_decoders_positions_limit_a_length():
