@@ -1,5 +1,6 @@
 """Generation with a requested length, for any model: a token limit, a length constraint, and warnings."""
 
+import inspect
 import logging
 import math
 from dataclasses import dataclass
@@ -140,6 +141,21 @@ def rows_of_each(model, arguments: dict[str, Any]) -> int | None:
     if options.in_force("use_cache") is False:
         return None
     return max(options.in_force(name) or 1 for name in ("num_beams", "num_return_sequences"))
+
+
+def mask_of_padding(model, arguments: dict[str, Any]) -> torch.Tensor | None:
+    """
+    Return the attention mask `(batch_size, n)` that `model.generate(**arguments)` of a causal model infers from the
+    padding in the prompt, or `None` if the prompt has no ids.
+    """
+    options = _Options(arguments, model.generation_config)
+    ids = next((arguments[name] for name in ("inputs", "input_ids") if arguments.get(name) is not None), None)
+    if ids is None:
+        return None
+    pad, eos = options.in_force("pad_token_id"), options.in_force("eos_token_id")
+    # padding that is also an EOS cannot be told from the text
+    known = pad is not None and (eos is None or pad not in torch.as_tensor(eos))
+    return (ids != pad).long() if known else torch.ones_like(ids)
 
 
 def generate_within(
@@ -316,14 +332,16 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
 def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     """
     Encode each text once, and copy its encoder states to all rows of the text. `inputs` holds
-    `input_ids (texts, source_length)`, or `inputs_embeds (texts, source_length, d)`. `rows (batch_size,)` holds the
-    index of each row's text. Return a dictionary with `encoder_outputs` and `attention_mask` for `generate`.
+    `input_ids (texts, source_length)`, or `inputs_embeds (texts, source_length, d)`, and any other tensors that the
+    encoder reads. `rows (batch_size,)` holds the index of each row's text. Return a dictionary with `encoder_outputs`
+    and `attention_mask` for `generate`.
     """
-    given = {name: inputs[name] for name in ("input_ids", "inputs_embeds") if inputs.get(name) is not None}
-    mask, read = inputs.get("attention_mask"), next(iter(given.values()))
-    mask = torch.ones(read.shape[:2], dtype=torch.long, device=read.device) if mask is None else mask
-    encoded = model.get_encoder()(**given, attention_mask=mask)
-    return {"encoder_outputs": rows_of(encoded, rows), "attention_mask": mask[rows]}
+    encoder = model.get_encoder()
+    reads = inspect.signature(encoder.forward).parameters
+    given = {name: x for name, x in inputs.items() if name in reads and isinstance(x, torch.Tensor)}
+    read = given["input_ids"] if "input_ids" in given else given["inputs_embeds"]
+    mask = given.setdefault("attention_mask", torch.ones(read.shape[:2], dtype=torch.long, device=read.device))
+    return {"encoder_outputs": rows_of(encoder(**given), rows), "attention_mask": mask[rows]}
 
 
 def rows_of(value, rows: torch.Tensor) -> Any:

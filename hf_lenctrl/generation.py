@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.generation import GenerationConfig
 
-from .bounded_generation import encode_once, generate_within, rows_of, warn_once
+from .bounded_generation import encode_once, generate_within, mask_of_padding, rows_of, warn_once
 from .cache import CACHE, takes_cache
 from .length_guidance import LengthGuidanceLogitsProcessor
 from .length_pair import check_pair, other_limit, units_apart
@@ -21,7 +21,6 @@ from .thoughts import Thoughts, thoughts_of
 
 FROM_CONFIG: Any = object()  # the call does not set the option; None means "no length" or "no constraint"
 _OURS = ("length", "decoder_length", "progress", "prompt")
-_PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids", "decoder_attention_mask")
 
 
 @dataclass(frozen=True)
@@ -157,6 +156,7 @@ def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tol
 class LengthControlledGeneration:
     """Mixin for every model of this package: it adds a method `generate` that takes a length."""
 
+    length_name = "length"  # of the length among the arguments of a step
     config: PreTrainedConfig
     device: Any  # most subclasses define `device` and `unit_table` as properties
     generation_config: GenerationConfig
@@ -226,6 +226,8 @@ class LengthControlledGeneration:
         # Pass positional arguments after `inputs` by their names in the base method.
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         kwargs |= {} if cache is None else {CACHE: cache}
+        if getattr(kwargs.get("generation_config"), "is_assistant", False):  # a draft gets what its caller resolved
+            return generate(inputs, **kwargs, **({} if length is FROM_CONFIG else {"length": length}))
         table = self.unit_table  # its device is used, because the first parameter may be offloaded
         if isinstance(length, Target):  # the pipeline has resolved and checked the length
             asked, table = Resolved("length", length, constraint=length_constraint), length.table or table
@@ -291,10 +293,13 @@ class LengthControlledGeneration:
             )
         kwargs["guidance_scale"] = None  # the base class would call the model without length and progress
         if self.config.is_encoder_decoder and kwargs.get("encoder_outputs") is None:
-            texts = {name: kwargs.pop(name, None) for name in ("input_ids", "inputs_embeds", "attention_mask")}
             ids = kwargs.pop("inputs")
-            texts |= {} if ids is None else {"input_ids": ids}
+            texts = kwargs if ids is None else {**kwargs, "input_ids": ids}
             kwargs |= encode_once(self, texts, torch.arange(batch_size))
+            for name in ("input_ids", "inputs_embeds"):
+                kwargs.pop(name, None)
+        elif not self.config.is_encoder_decoder and kwargs.get("attention_mask") is None:
+            kwargs["attention_mask"] = mask_of_padding(self, kwargs)
         guide = LengthGuidanceLogitsProcessor(self, float(scale), batch_size, kwargs)
         kwargs["logits_processor"] = [guide, *(kwargs.get("logits_processor") or [])]
 
@@ -321,7 +326,11 @@ class LengthControlledGeneration:
         not read the length.
         """
         rows = torch.zeros(many, dtype=torch.long)  # an index on the CPU works for tensors on any device
-        kwargs |= {name: kwargs[name][rows] for name in _PER_ROW if kwargs.get(name) is not None}
+        tensors = {name: x for name, x in kwargs.items() if isinstance(x, torch.Tensor) and x.dim() > 1 == len(x)}
+        kwargs |= {name: x[rows] for name, x in tensors.items()}
+        if (cache := kwargs.get(CACHE)) is not None:  # of one row
+            kwargs[CACHE] = copy.deepcopy(cache)
+            kwargs[CACHE].batch_repeat_interleave(many)
         given = kwargs.get("encoder_outputs")
         if given is not None:
             kwargs["encoder_outputs"] = rows_of(given, rows)
@@ -329,9 +338,7 @@ class LengthControlledGeneration:
         reads_lengths = getattr(self.config, "encoder_length_embedding", False)
         if ids is None or given is not None or reads_lengths or not self.config.is_encoder_decoder:
             return ids, kwargs
-        mask = kwargs.pop("attention_mask", None)
-        first = {"input_ids": ids[:1], "attention_mask": None if mask is None else mask[:1]}
-        return None, kwargs | encode_once(self, first, rows)
+        return None, kwargs | encode_once(self, {**tensors, "input_ids": ids[:1]}, rows)
 
     def _rows(self, inputs, kwargs) -> torch.Tensor | None:
         """Return the first tensor argument that has a row for each example; `None` if there is no such argument."""
@@ -352,10 +359,16 @@ class LengthControlledGeneration:
         return config, model_kwargs | ours
 
     def _get_candidate_generator(self, *args, model_kwargs, assistant_model=None, **kwargs):
-        """Pass no length to a draft model without length control. The output keeps the constraint with any draft."""
-        draft = getattr(assistant_model, "config", None)
-        if assistant_model is not None and not getattr(draft, "length_controlled", False):
+        """
+        Build the candidate generator of assisted generation. Pass the length to the draft model (`assistant_model`)
+        only if this model has length control. The output keeps the constraint with any draft model.
+        """
+        if assistant_model is not None:
+            ours = {name: value for name, value in model_kwargs.items() if name in _OURS}
             model_kwargs = {name: value for name, value in model_kwargs.items() if name not in _OURS}
+            if getattr(assistant_model.config, "length_controlled", False):
+                names = {self.length_name: assistant_model.length_name}
+                model_kwargs |= {names.get(name, name): value for name, value in ours.items()}
         return super()._get_candidate_generator(
             *args, model_kwargs=model_kwargs, assistant_model=assistant_model, **kwargs
         )

@@ -183,7 +183,7 @@ class LenCtrlForCausalLM(LengthControlWrapper):
         """
         if kwargs.get("inputs_embeds") is not None:
             raise ValueError("generate needs the prompt's ids, got inputs_embeds; pass input_ids")
-        if not self.config.length_controlled:
+        if not self.config.length_controlled or "prompt" in kwargs:  # a draft gets the span from its caller
             return super().generate(inputs, *args, **kwargs, **({} if cache is None else {CACHE: cache}))
         columns, mask = prompt_of(self, {**kwargs, "inputs": inputs})[1], kwargs.get("attention_mask")
         start = 0 if mask is None else mask.shape[-1] - columns

@@ -23,6 +23,7 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
 
     config_class = LenCtrlSeq2SeqLMConfig
     inner_auto_class = AutoModelForSeq2SeqLM
+    length_name = "decoder_length"  # `generate` passes arguments with the prefix `decoder_` to no encoder
     accepts_loss_kwargs = False  # see LengthControlledForConditionalGeneration
 
     @property
@@ -109,10 +110,10 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
 
     def _prepare_generation_config(self, generation_config, **kwargs):
         """
-        Rename `length` to `decoder_length`, because `generate` passes no argument with this prefix to the encoder.
+        Rename the argument `length` to `length_name`, so that `generate` does not pass it to the encoder.
         """
         config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
-        return config, {"decoder_length" if name == "length" else name: x for name, x in model_kwargs.items()}
+        return config, {self.length_name if name == "length" else name: x for name, x in model_kwargs.items()}
 
     def prepare_inputs_for_generation(self, input_ids, decoder_length=None, **kwargs):  # type: ignore[override]
         """

@@ -57,5 +57,8 @@ def test_a_causal_model_reads_a_given_cache(name):
     assert read[0].shape[1] == 1  # the rest of the prompt is in the cache
     assert torch.equal(out, model.generate(**prompt, **options))
     assert cache.get_seq_length() == seen and torch.equal(cache.layers[0].keys, keys)  # the answer is removed
+    several = options | {"length": [9, 23]}
+    assert torch.equal(model.generate(**prompt, **several, **{name: cache}), model.generate(**prompt, **several))
+    assert cache.get_seq_length() == seen and len(cache.layers[0].keys) == 1
     with pytest.raises(ValueError, match="progress cannot be counted from a cached sequence"):
         model(prompt["input_ids"][:, -1:], length=23, **{name: cache})

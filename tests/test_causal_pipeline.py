@@ -446,7 +446,8 @@ def test_drafts_change_no_text_and_a_stop_string_ends_it(folder):
     write = hf_lenctrl.pipeline(folder / "controlled", device="cpu", do_sample=False, length_constraint="exact")
     plain = AutoModelForCausalLM.from_pretrained(folder / "plain")
     expected = write(PROMPTS[0], length=23)
-    for draft in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": plain}):
+    controlled = AutoModelForCausalLM.from_pretrained(folder / "controlled", length_constraint="exact")
+    for draft in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": plain}, {"assistant_model": controlled}):
         assert write(PROMPTS[0], length=23, **draft) == expected
     text = expected["generated_text"]
     stop = text[9:11]

@@ -101,6 +101,16 @@ def test_embeddings_of_a_source_are_guided_as_its_ids(optional):  # noqa: F811
     assert torch.equal(model.generate(**given, **options), model.generate(**sources, **options))
 
 
+def test_padding_in_a_prompt_is_recognized_without_a_mask(optional):  # noqa: F811
+    model, _ = optional
+    if model.config.is_encoder_decoder:
+        pytest.skip("transformers infers no mask of a source")
+    options = {"length": [7, 13], "guidance_scale": 3.0, "length_constraint": "exact"}
+    assert model.config.pad_token_id == 2
+    expected = model.generate(**SOURCES, **options)
+    assert torch.equal(model.generate(SOURCES["input_ids"], **options), expected)
+
+
 def test_guidance_needs_a_model_without_its_length(optional):  # noqa: F811
     model, _ = optional
     call = {**sources_of(model), "length": 10, "guidance_scale": 2.0}

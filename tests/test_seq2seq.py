@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from conftest import FAMILIES, SHAPE, T5_NAMES, given_to, make_tokenizers, save_in
-from family_models import stock_model
+from family_models import controlled_model, stock_model
 from family_models import tokenizer_of as family_tokenizer
 from huggingface_hub.errors import StrictDataclassClassValidationError
 from recipe_runs import ROOT, isolated
@@ -248,6 +248,13 @@ def test_arguments_of_the_inner_model_reach_it_and_the_length_does_not_reach_its
     out = model.generate(**source, global_attention_mask=everywhere, max_new_tokens=9, length=5)
     assert torch.equal(out, expected) and not torch.equal(expected, plain.generate(**source, max_new_tokens=9))
     assert seen == []
+    model.make_length_optional()
+    for text, length in ((0, [5, 7, 5]), (1, 5)):  # the encoder runs before the search
+        one = {name: x[text : text + 1] for name, x in (*source.items(), ("global_attention_mask", everywhere))}
+        expected = plain.generate(**one, max_new_tokens=9)
+        for scale in (None, 2.0):
+            out = model.generate(**one, max_new_tokens=9, length=length, guidance_scale=scale)
+            assert torch.equal(out, expected.expand(len(out), -1))
 
 
 def test_the_decoders_positions_limit_a_length():
@@ -267,12 +274,16 @@ def test_the_pipeline_chooses_among_candidates_of_it():
         assert all(out["score"] < 0 for out in found)
 
 
-def test_a_plain_draft_model_changes_nothing():
+def test_a_draft_model_changes_nothing():
     plain, model = build("pegasus_x")
     source = encode("pegasus_x", SOURCES[:1])
+    other = controlled_model("pegasus", length_unit="character", length_constraint="exact")
     options = {"length": 12, "length_constraint": "exact", "do_sample": False}
-    expected = model.generate(**source, **options)
-    assert torch.equal(model.generate(**source, **options, assistant_model=plain), expected)
+    for main, draft in ((model, plain), (model, copy.deepcopy(model)), (model, other), (other, model)):
+        read = given_to(draft, "length")
+        expected = main.generate(**source, **options)
+        assert torch.equal(main.generate(**source, **options, assistant_model=draft), expected)
+        assert {int(length) for length in read} == (set() if draft is plain else {12})
 
 
 @pytest.mark.parametrize(
