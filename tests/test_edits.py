@@ -107,6 +107,8 @@ def test_an_edit_leaves_longer_expressions_whole(text, expected):
             "He (or she) ate – and ran.",
             ["He (or) ate – and ran.", "He (or she) – and ran.", "He (or she) ate – ran.", "He (or she) ate – and."],
         ),
+        ("At 7 o'clock.", ["7 o'clock."]),  # a number keeps its unit
+        ("Title\nsome text", ["Title\nsome"]),  # lines stay apart
         ("It rains, now, again.", None),
     ],
 )
@@ -132,6 +134,7 @@ def test_a_file_of_edits_is_read_and_a_wrong_one_refused(tmp_path):
         ('{"phrases": [["do not", 3]], "kept": null}', "not enough values"),
         ('{"phrases": [["do not", "", 3]], "kept": null}', "a phrase is empty, or a number is below 1"),
         ('{"phrases": []}', "which .*edits.json has not: 'kept'"),
+        ('{"phrases": [], "kept": "not"}', "kept is a list of words or null, got 'not'"),
         ('[["do not", "don\'t", 3]]', "words that are never deleted, or null, which .*edits.json has not"),
     ]:
         (tmp_path / "edits.json").write_text(content, encoding="utf-8")

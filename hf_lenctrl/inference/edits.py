@@ -1,5 +1,5 @@
 """
-Reword a text by small edits: phrases that may replace each other, such as "do not" and "don't".
+Reword a text by small edits: phrases that may replace each other, such as "do not" and "don't", and deletions.
 
 The phrases are learned from groups of texts with the same meaning (`Edits.learn`), and the model decides which edits
 are good in a text (`reword`). The rules are for languages that separate words by spaces.
@@ -30,6 +30,8 @@ _JOINED = re.compile(r"[,.;:!?…]")  # no space before these
 _OPENING, _APART = "([\"'“‘«", ",.;:!?…–—-"  # characters that may touch a phrase; marks that no other mark may follow
 # What follows a part of a longer expression: of "a/b", of "is.gd", of "the kids' room".
 _PART = re.compile(r"[^\s,.;:!?…)\]\"”»]|[,.;:!?…]+\w")
+_CLOSING = ")]\"'”’»"
+_I = re.compile(r"I(?:['’]\w+)?")  # no name
 _NUMBERS = re.compile(r"\d\s\d")  # "1 000", a telephone number
 LONGEST = 3  # words of a phrase; a phrase that only adds words to a neighbour may have one more
 # Limits of the search of `reword`. Half as many more give hardly likelier texts, on 30 sentences.
@@ -45,7 +47,7 @@ Phrase = tuple[str, ...]
 class Edit:
     """
     A change of a text: `words` replace the characters from `begin` to `end`. `count` is the number of groups of texts
-    in which this change occurred, see `Edits.learn`.
+    in which this change occurred, see `Edits.learn`; 1 for a deletion.
     """
 
     begin: int
@@ -69,8 +71,8 @@ class Edits:
         counts (`dict`): For each pair of phrases (tuples of words), the number of groups of texts in which the second
             phrase replaced the first, see `learn`.
         kept (`Iterable[str]`, *optional*): Words in lower case that change the meaning if they are deleted, such as
-            "not". If given, an edit may also delete up to five successive words, but none of these, no number and no
-            name. Without it, there are no deletions.
+            "not". If given, an edit may also delete up to five successive words, but none of these, no number with
+            its unit, and no name inside a sentence. Without it, there are no deletions.
 
     Example:
 
@@ -110,7 +112,7 @@ class Edits:
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Edits":
         """
-        Load the phrases that `save` wrote to the file `path`. Raise `ValueError` if the file does not have the format
+        Load the edits that `save` wrote to the file `path`. Raise `ValueError` if the file does not have the format
         that `save` writes.
         """
         try:
@@ -118,7 +120,10 @@ class Edits:
             counts = {(tuple(a.split()), tuple(b.split())): int(count) for a, b, count in content["phrases"]}
             if not all(a and b and count > 0 for (a, b), count in counts.items()):
                 raise ValueError("a phrase is empty, or a number is below 1")
-            return cls(counts, content["kept"])
+            kept = content["kept"]
+            if kept is not None and not (isinstance(kept, list) and all(isinstance(word, str) for word in kept)):
+                raise ValueError(f"kept is a list of words or null, got {kept!r}")
+            return cls(counts, kept)
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             rule = (
                 'a file of edits has {"phrases": [["do not", "don\'t", 3]], "kept": ["not"]}: pairs of phrases with '
@@ -147,12 +152,14 @@ class Edits:
         found = [] if self.kept is None else list(_WORD.finditer(text))
         bounds = [0, *sentence_ends(text)]
         for first, match in enumerate(found):
+            if first and any(map(str.isdigit, found[first - 1][0])):
+                continue  # the unit of a number
             start = max(each for each in bounds if each <= match.start())
             opens, words = not any(map(str.isalnum, text[start : match.start()])), 0
             for last in found[first:]:
                 word, end = last[0], last.end()
                 words += word[0].isalnum()
-                is_capital = word[0].isupper() and word != "I" and not (opens and last is match)
+                is_capital = word[0].isupper() and not _I.fullmatch(word) and not (opens and last is match)
                 if word != "," and (not word[0].isalnum() or is_capital or any(map(str.isdigit, word))):
                     break
                 if words > DELETED or word.lower().replace("’", "'") in (self.kept or ()):
@@ -202,12 +209,14 @@ def _deletion(text: str, begin: int, end: int, opens: bool) -> Edit | None:
     rest is not written as text is. `opens` says whether a sentence begins at `begin`.
     """
     before, after = text[:begin].rstrip(), text[end:]
+    if "\n" in text[len(before) : end] or (opens and "\n" in after[: len(after) - len(after.lstrip())]):
+        return None  # lines stay apart
     apart = before[-1:] in _APART and before != ""
     if _PART.match(after) or (text[:begin] and not text[:begin][-1].isspace() and text[begin] != ","):
         return None  # a part of a longer expression, or beside an opening mark
     if not opens:
         rest = after.lstrip()
-        return None if apart and (not rest or rest[0] in _APART) else Edit(len(before), end, "")
+        return None if apart and (not rest or rest[0] in _APART + _CLOSING) else Edit(len(before), end, "")
     following = after.lstrip()
     if not following[:1].isalnum():
         return None  # a sentence does not begin with a mark

@@ -28,7 +28,7 @@ NUM_BEAMS = 2  # also the rewordings for each planned length; the edits of the s
 SHARES, PLACES = (1.0, 0.9, 0.8, 0.7), (0.1, 0.4, 0.7, 1.0)
 GUIDANCE = 2.0  # `guidance_scale` of a model that also generates without a length
 RECALL_WEIGHT = 0.4  # of the log-probability of the source; chosen on 430 judged texts of 16 sentences
-COMPARED = 6  # edited texts that are considered, and texts of a source that get a recall; more change no choice
+COMPARED = 6  # edited texts that are considered, and texts that get a recall; a higher number changed no choice
 # texts with one edit to score, in a window and up to a limit, and texts with several; twice as many gain 0.1 nats
 SINGLES, SINGLES_UP_TO, COMBINED = 32, 16, 8
 LIKELY_END = -9.2  # nats, a ratio of 1 to 10,000; a text with a lower end score is unfinished; chosen on 18 texts
@@ -47,9 +47,9 @@ class Candidate:
     origin: Literal["source", "candidate", "model"]
     lost: tuple[str, ...] = ()  # names and numbers of the source that the text lacks
     added: tuple[str, ...] = ()  # names and numbers of the text that the source lacks
-    score: float | None = None  # log-probability without a length; `None` if no model can compute it
+    score: float | None = None  # log-probability without a length; `None` without a model, or if the text does not fit
     ending: float | None = None  # end score in nats, see `endings`; about 0 where a sentence may end
-    recall: float | None = None  # log-probability of the source, given this text: low if the text lost information
+    recall: float | None = None  # log-probability of the source, given this text; only of the likeliest texts that fit
 
     @property
     def faults(self) -> list[str]:
@@ -195,7 +195,7 @@ def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 
             length-controlled model also plans its length.
         instruction (`str`, *optional*): System message of the chat, for a model with a chat template.
         num_beams (`int`, *optional*, defaults to 2): Number of beams, and number of rewordings for each planned
-            length. More beams give better texts and take more time.
+            length. More beams take more time, and may give better texts.
 
     Returns:
         `Fitted` for a single text, else a list of `Fitted` in the order of the texts.
@@ -428,7 +428,12 @@ class _Job:
             low, high = max(1, request.low), request.high
             singles = SINGLES if low > 1 else SINGLES_UP_TO
             found = reword(model, tokenizer, prompt, edits, starts, self._count, low, high, singles, COMBINED)
-            self.add(request, sorted(found, key=lambda text: -found[text])[:COMPARED], "model")
+
+            def worth(text: str, source=source, found=found) -> tuple[bool, bool, float]:
+                has_all = not lost(source, text) and not lost(text, source)
+                return has_all, ends(text) or not ends(source), found[text]
+
+            self.add(request, sorted(found, key=worth, reverse=True)[:COMPARED], "model")
 
     def _combined(self, request: _Request, parts: list[_Request], gaps: list[str]) -> list[str]:
         """
@@ -439,7 +444,8 @@ class _Job:
         best: dict[int, tuple[float, str]] = {0: (0.0, "")}  # length -> value, text
         for part, gap in zip(parts, gaps, strict=True):
             grown: dict[int, tuple[float, str]] = {}
-            chosen = [one for one in part.considered if not one.faults and one.finishes(part.source)]
+            scored = [part.considered[0], *(part.considered[k] for k in part.others())]
+            chosen = [one for one in scored if not one.faults and one.finishes(part.source)]
             values = [one.value(part.source) for one in chosen]
             for total, (value, text) in best.items():
                 for one, own in zip(chosen, values, strict=True):

@@ -46,7 +46,7 @@ class ChoiceConfig:
             text.
         branches (`int`): Number of most likely next entries that the search by length tries for each hypothesis.
         edits (`str`, *optional*): Name of a file in the model's folder or repository, with phrases that may replace
-            each other, see `hf_lenctrl.inference.edits.Edits`.
+            each other and words that may not be deleted, see `hf_lenctrl.inference.edits.Edits`.
         edit_below (`float`): If the score of the best candidate is below this number of nats, add edited candidates.
     """
 
@@ -162,6 +162,7 @@ def first_changes(model, tokenizer, source, variants: Mapping[str, Sequence[str]
         own, likely, changes[text] = ids[row][kept[row]].tolist(), scores[row, kept[row]], []
         options = {"text_target": several} if is_seq2seq else {"text": several, "add_special_tokens": False}
         for others in tokenizer(**options)["input_ids"] if several else []:
+            others = others if is_seq2seq else [*others, tokenizer.eos_token_id]  # a variant may be shorter
             place = next((i for i, (a, b) in enumerate(zip(own, others, strict=False)) if a != b), None)
             change = 0.0 if place is None else likely[place, others[place]] - likely[place, own[place]]
             changes[text].append(float(change))

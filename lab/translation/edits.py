@@ -28,7 +28,7 @@ KEPT = """
     every any may might must should ain't aren't can't couldn't daren't didn't doesn't don't hadn't hasn't haven't
     isn't mightn't mustn't needn't shan't shouldn't wasn't weren't won't wouldn't two three four five six seven eight
     nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty
-    sixty seventy eighty ninety hundred thousand million half twice
+    sixty seventy eighty ninety hundred thousand million half twice a.m. p.m.
 """.split()
 
 
