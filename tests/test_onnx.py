@@ -160,6 +160,10 @@ def test_every_family_runs(exported, family):
         assert ours.tolist() == theirs.tolist()
         assert other.unit_table.count(ours).tolist() == [number] * len(TEXTS)
         assert other.generate(**batch, **options, use_cache=False).tolist() == ours.tolist()
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    for given in ({}, {"length": 9}, {"length": [4, 9, 7]}):  # without a length it is counted from the labels
+        ours, theirs = (each(**batch, labels=labels, **given).logits[labels != -100] for each in (other, model))
+        torch.testing.assert_close(ours, theirs.detach(), atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.slow

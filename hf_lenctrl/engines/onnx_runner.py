@@ -11,6 +11,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from ..cache import CACHE, takes_cache
 from ..generation import LengthControlledGeneration
+from ..length_signal import required_length
 from ..length_units import UnitTable
 from .onnx_export import DECODER, ENCODER, FOLDER, import_onnxruntime
 from .rules_file import read_table
@@ -164,14 +165,18 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
     ) -> Any:
         """
         Compute the logits `(batch_size, sequence_length, vocab_size)` of one step, or of all positions of `labels`,
-        and the updated cache, unless `use_cache` is `False`. `length (batch_size,)` are the planned lengths.
-        `progress (batch_size, sequence_length)` are the units so far at each decoder position; by default they are
-        counted from `decoder_input_ids`.
+        and the updated cache, unless `use_cache` is `False`. `length (batch_size,)` are the planned lengths; by
+        default they are counted from `labels`, or else they are `config.length`. `progress (batch_size,
+        sequence_length)` are the units so far at each decoder position; by default they are counted from
+        `decoder_input_ids`.
         """
+        if length is None and labels is not None:
+            length = self.table.progress(labels.masked_fill(labels == -100, self.config.pad_token_id))[:, -1]
         if decoder_input_ids is None:
             start = torch.full_like(labels[:, :1], self.generation_config.decoder_start_token_id)
             before = labels[:, :-1].masked_fill(labels[:, :-1] == -100, self.config.pad_token_id)
             decoder_input_ids = torch.cat([start, before], dim=1)
+        length = required_length(length, self.config, decoder_input_ids, self.training)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask=attention_mask, length=length)
         states, rows = encoder_outputs[0], len(decoder_input_ids)
@@ -181,7 +186,7 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
             encoder_attention_mask=mask,
             input_ids=decoder_input_ids,
             encoder_hidden_states=states,
-            length=torch.zeros(rows, dtype=torch.long) if length is None else length,
+            length=length,
             progress=self.table.progress(decoder_input_ids) if progress is None else progress,
             **past.tensors,
         )

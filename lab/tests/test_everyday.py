@@ -214,8 +214,10 @@ def test_the_plain_model_writes_what_the_translator_writes_without_a_length(scri
     assert stock.generate(**inputs).tolist() == model.generate(**inputs).tolist()
 
 
-def test_the_translators_edits_are_learned_from_the_data_set(scripts, tmp_path, capsys):
-    scripts.edits.main([str(tmp_path / "edits.json")])
-    shipped = ROOT / "models" / "translate_to_english" / "edits.json"
-    assert (tmp_path / "edits.json").read_bytes() == shipped.read_bytes()
-    assert capsys.readouterr().out.endswith("edits.json: 4,082 pairs of phrases\n")
+@pytest.mark.parametrize(
+    "model, options, pairs", [("translate_to_english", [], "4,082"), ("rewrite_english", ["--written"], "13,593")]
+)
+def test_the_edits_of_the_models_are_made_from_the_data_set(scripts, tmp_path, capsys, model, options, pairs):
+    scripts.edits.main([str(tmp_path / "edits.json"), *options])
+    assert (tmp_path / "edits.json").read_bytes() == (ROOT / "models" / model / "edits.json").read_bytes()
+    assert capsys.readouterr().out.endswith(f"edits.json: {pairs} pairs of phrases\n")
