@@ -31,6 +31,8 @@ RECALL_WEIGHT = 0.4  # of the log-probability of the source; chosen on 430 judge
 COMPARED = 6  # edited texts that are considered, and texts that get a recall; a higher number changed no choice
 # texts with one edit to score, in a window and up to a limit, and texts with several; twice as many gain 0.1 nats
 SINGLES, SINGLES_UP_TO, COMBINED = 32, 16, 8
+# If an edited text has this value, the model writes no rewordings, which take more time; chosen on 30 judged sentences
+ENOUGH = -16.0
 LIKELY_END = -9.2  # nats, a ratio of 1 to 10,000; a text with a lower end score is unfinished; chosen on 18 texts
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"\w[\w-]+")
@@ -147,6 +149,12 @@ class _Request:
     def open(self) -> bool:
         """Return whether the request still needs a text: every text so far has a fault or does not fit."""
         return not any(self.fits(candidate) and not candidate.faults for candidate in self.considered)
+
+    @property
+    def poor(self) -> bool:
+        """Return whether every text that fits has a fault, is not finished, or has a value below `ENOUGH`."""
+        fitting = (self.considered[k] for k in self.others())
+        return not any(one.rank(self.source, one.value(self.source)) >= (True, True, ENOUGH) for one in fitting)
 
 
 class FitOptions(TypedDict, total=False):
@@ -353,10 +361,19 @@ class _Job:
         requests = [request for request in self.requests if request.source.strip()]  # a model needs a source
         for request, texts in self._by_sentences([request for request in requests if request.open]):
             self.add(request, texts, "model")
-        unfitted = [one for one in requests if one.open]
-        self._generate(unfitted)
-        self._edit(unfitted)
+        self._write([one for one in requests if one.open])
         self._score([one for one in self.requests if not one.fits(one.considered[0])])
+
+    def _write(self, requests: list[_Request]) -> None:
+        """
+        Edit the source of each request, and compute the scores of the texts that fit. Then let the model reword the
+        sources without a good edited text, see `ENOUGH`, and compute the scores again.
+        """
+        self._edit(requests)
+        self._score(requests)
+        poor = [request for request in requests if request.poor]
+        self._generate(poor)
+        self._score(poor)
 
     def _by_sentences(self, requests: list[_Request]) -> list[tuple[_Request, list[str]]]:
         """
@@ -368,8 +385,7 @@ class _Job:
         counts = iter(self._count([text for _, sentences in several for text, _ in sentences]))
         parts = [[self._part(one, text, next(counts)) for text, _ in sentences] for one, sentences in several]
         every = [part for own in parts for part in own]
-        self._generate(every)
-        self._edit(every)
+        self._write(every)
         self._score(every, with_source=True)
         return [
             (one, self._combined(one, own, [gap for _, gap in sentences]))
@@ -466,18 +482,21 @@ class _Job:
         """
         Compute the log-probability without a length (`score`) and the end score (`ending`) of all texts that fit, and
         of the source if `with_source` is set, see `endings`. Then compute the `recall` of the `COMPARED` best of them.
-        Store these numbers in the candidates. Do nothing if the model cannot generate without a length.
+        Store these numbers in the candidates; numbers that are there are not computed again. Do nothing if the model
+        cannot generate without a length.
         """
         if not self._has_scores():
             return
         model, tokenizer = self.pipe.model, self.pipe.tokenizer
         pairs = [(request, k) for request in requests for k in [0] * with_source + request.others()]
+        pairs = [(request, k) for request, k in pairs if request.considered[k].score is None]
         texts = [request.considered[k].text for request, k in pairs]
         scores = endings(model, tokenizer, [self._prompt(request.source) for request, _ in pairs], texts)
         for (request, k), (score, ending) in zip(pairs, scores, strict=True):
             recall = None if k else score  # the text with the index 0 is the source
             request.considered[k] = replace(request.considered[k], score=score, ending=ending, recall=recall)
         pairs = [(request, k) for request in requests for k in request.likeliest()]
+        pairs = [(request, k) for request, k in pairs if request.considered[k].recall is None]
         prompts = [self._prompt(request.considered[k].text) for request, k in pairs]
         recalls = log_probabilities(model, tokenizer, prompts, [request.source for request, _ in pairs])
         for (request, k), recall in zip(pairs, recalls, strict=True):
