@@ -207,6 +207,8 @@ def generate_within(
             kwargs["stopping_criteria"] = StoppingCriteriaList(criteria)
             forced = options.in_force("forced_eos_token_id")
             processors += [] if forced is None else [_ForcedEnds(own, forced)]
+    elif new is None:  # transformers would prefer the model's own limit to the call's `max_length`
+        kwargs["max_new_tokens"] = None
     if options.given("min_new_tokens") is None:  # the checkpoint's minimum does not fit this length
         kwargs |= {"min_new_tokens": None, "min_length": options.given("min_length") or 0}
     if constraint is not None:

@@ -293,6 +293,7 @@ TWICE = b'{"source": "a", "target": "t"}\n\n{"source": "b", "source": "c", "targ
         ("utf-16.csv", "source,target\na,b\n".encode("utf-16"), "; save it as UTF-8"),
         ("utf-16le.csv", "source,target\na,b\n".encode("utf-16le"), "; save it as UTF-8"),
         ("utf-16be.jsonl", GOOD.encode("utf-16be"), "; save it as UTF-8"),
+        ("cp1252.csv", "source,target\nCafé,b\n".encode("cp1252"), "; save it as UTF-8"),
     ],
 )
 def test_two_values_of_one_name_and_other_encodings_are_refused(tmp_path, read, name, data, message):

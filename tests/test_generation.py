@@ -262,6 +262,15 @@ def test_limit_of_the_caller_is_respected_and_counts_after_a_prompt(endless):
     assert endless.generate(SOURCE, decoder_input_ids=long_prompt, length=10).shape[1] > 90
 
 
+def test_the_max_length_of_a_call_replaces_the_max_new_tokens_of_the_checkpoint():
+    """transformers prefers the checkpoint's `max_new_tokens`, and would end an exact text early."""
+    model = build_model("marian", length_encoding="ldpe")
+    model.generation_config.max_new_tokens = 4
+    for options in ({"max_length": 20}, {"generation_config": GenerationConfig(max_length=20)}):
+        ids = model.generate(SOURCE, length=10, length_constraint="exact", **options)
+        assert model.unit_table.count(ids).tolist() == [10] * len(SOURCE)
+
+
 @pytest.mark.parametrize(("num_beams", "forced"), [(1, None), (1, "eos"), (3, "eos")])
 def test_a_runaway_row_is_cut_at_its_own_limit(endless, num_beams, forced, caplog):
     endless.generation_config.forced_eos_token_id = endless.config.eos_token_id if forced else None

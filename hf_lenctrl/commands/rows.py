@@ -220,7 +220,8 @@ def _with_file_name(path: str, kind: str) -> Iterator[None]:
         raise ValueError(f"{path} has no rows") from None
     except (ValueError, OSError, EOFError, RecursionError, zlib.error, csv.Error) as error:
         cause = error.__cause__ or error
-        advice = "save it as UTF-8" if _is_utf16(path, kind) else "correct or remove the broken row"
+        wrong = isinstance(cause, UnicodeDecodeError) or _is_utf16(path, kind)  # such as cp1252 of Excel
+        advice = "save it as UTF-8" if wrong else "correct or remove the broken row"
         raise ValueError(f"{path} could not be read as {kind}: {cause}; {advice}") from error
 
 
