@@ -31,8 +31,9 @@ RECALL_WEIGHT = 0.4  # of the log-probability of the source; chosen on 430 judge
 COMPARED = 6  # edited texts that are considered, and texts that get a recall; a higher number changed no choice
 # texts with one edit to score, in a window and up to a limit, and texts with several; twice as many gain 0.1 nats
 SINGLES, SINGLES_UP_TO, COMBINED = 32, 16, 8
-# If an edited text has this value, the model writes no rewordings, which take more time; chosen on 30 judged sentences
-ENOUGH = -16.0
+# If an edited text has this value, in nats for each character of the source, the model writes no rewordings, because
+# they take more time; chosen on 30 judged sentences
+ENOUGH = -0.15
 LIKELY_END = -9.2  # nats, a ratio of 1 to 10,000; a text with a lower end score is unfinished; chosen on 18 texts
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"\w[\w-]+")
@@ -152,9 +153,9 @@ class _Request:
 
     @property
     def poor(self) -> bool:
-        """Return whether every text that fits has a fault, is not finished, or has a value below `ENOUGH`."""
-        fitting = (self.considered[k] for k in self.others())
-        return not any(one.rank(self.source, one.value(self.source)) >= (True, True, ENOUGH) for one in fitting)
+        """Return whether every text that fits has a fault, is not finished, or has a low value, see `ENOUGH`."""
+        fitting, least = (self.considered[k] for k in self.others()), (True, True, ENOUGH * len(self.source))
+        return not any(one.rank(self.source, one.value(self.source)) >= least for one in fitting)
 
 
 class FitOptions(TypedDict, total=False):
