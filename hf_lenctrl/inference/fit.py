@@ -33,7 +33,7 @@ COMPARED = 6  # edited texts that are considered, and texts that get a recall; a
 SINGLES, SINGLES_UP_TO, COMBINED = 32, 16, 8
 # If an edited text has this value, in nats for each character of the source, the model writes no rewordings, because
 # they take more time; chosen on 30 judged sentences
-ENOUGH = -0.15
+ENOUGH = -0.12
 LIKELY_END = -9.2  # nats, a ratio of 1 to 10,000; a text with a lower end score is unfinished; chosen on 18 texts
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"\w[\w-]+")
