@@ -220,7 +220,7 @@ class LengthControlledGeneration:
         Raises:
             `TypeError`, `ValueError`: if a length is missing, not an integer, below 1, or too long for the decoder's
                 positions; if the number of lengths is not the batch size; if the constraint is unknown; if
-                `max_new_tokens` is too small for an exact length; if a tolerance is given without `"exact"`.
+                `max_new_tokens` is too small for the lowest allowed length; if a tolerance is given without `"exact"`.
         """
         generate = super().generate  # type: ignore[misc]
         # Pass positional arguments after `inputs` by their names in the base method.
