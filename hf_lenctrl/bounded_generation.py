@@ -74,12 +74,14 @@ def token_limit(
     limit = target.high.new_tensor(room) + prompt_length + 32  # (B,)
     if positions is None or positions < 1:  # XLNet has -1
         return limit
-    length = int((target.low * (target.length > 0)).max())  # a planned length of 0 means no length
+    lows = target.low * (target.length > 0)  # a planned length of 0 means no length
+    length, high = int(lows.max()), int(target.high[lows.argmax()])
     needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
     needed += max(apart - 1, 0)
     if needed > positions:
         way = f"with a prompt shorter than {apart} tokens" if apart else "use another model"
-        need = f"length={length} needs at least {needed} decoder positions, the model has {positions}"
+        asked = f"length={length}" if length == high else f"a length of {length} to {high}"
+        need = f"{asked} needs at least {needed} decoder positions, the model has {positions}"
         raise ValueError(f"{need}; ask for less, or {way}")
     return limit.clamp(max=positions + 1)  # the decoder never reads the last token
 
@@ -323,10 +325,11 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
     if len(missed):
         first = missed[:5]
         ends = zip(low[first].tolist(), high[first].tolist(), strict=True)
+        kind = "exact length" if torch.equal(low, high) else "allowed lengths"
         logger.warning(
-            "%d of %d outputs missed their exact length, because no entries fit or positions ran out: "
+            "%d of %d outputs missed their %s, because no entries fit or positions ran out: "
             "rows %s have %s %s, not %s",
-            *(len(missed), len(produced), first.tolist(), produced[first].tolist(), plural(unit)),
+            *(len(missed), len(produced), kind, first.tolist(), produced[first].tolist(), plural(unit)),
             [least if least == most else f"{least} to {most}" for least, most in ends],
         )
 

@@ -220,7 +220,7 @@ class LengthControlledGeneration:
         Raises:
             `TypeError`, `ValueError`: if a length is missing, not an integer, below 1, or too long for the decoder's
                 positions; if the number of lengths is not the batch size; if the constraint is unknown; if
-                `max_new_tokens` is too small for an exact length; if a tolerance is given without `"exact"`.
+                `max_new_tokens` is too small for the lowest allowed length; if a tolerance is given without `"exact"`.
         """
         generate = super().generate  # type: ignore[misc]
         # Pass positional arguments after `inputs` by their names in the base method.
@@ -284,12 +284,18 @@ class LengthControlledGeneration:
     def _guide(self, kwargs: dict, scale: float, batch_size: int) -> None:
         """
         Add the logits processor of the length guidance, which needs the encoder's outputs. Raise `ValueError` if the
-        model needs a length in each call, or if there is a negative prompt.
+        model needs a length in each call, if there is a negative prompt, or if the ids only continue a cache.
         """
         if not self.config.length_optional or kwargs.get("negative_prompt_ids") is not None:
             raise ValueError(
                 f"guidance_scale={scale} compares the model with itself without a length, so it needs a model with "
                 "length_optional=True, and no negative prompt; leave it out"
+            )
+        span = kwargs.get("prompt")
+        if span is not None and span.start:
+            raise ValueError(
+                f"guidance_scale={scale} reads the whole prompt without a length, so it needs all its ids, got the "
+                f"last {span.columns} of {span.start + span.columns}; pass them all, with the cache"
             )
         kwargs["guidance_scale"] = None  # the base class would call the model without length and progress
         if self.config.is_encoder_decoder and kwargs.get("encoder_outputs") is None:

@@ -50,8 +50,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     Raises:
         `TypeError`, `ValueError`: if the constraint is unknown, if a length is missing, not an integer or below 1, if
-            a tolerance is given without `"exact"`, if EOS is missing, or if `max_length` is too small for an exact
-            length.
+            a tolerance is given without `"exact"`, if EOS is missing, or if `max_length` is too small for the lowest
+            allowed length.
 
     Example:
 
@@ -90,6 +90,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         self.thoughts = None if length_from is None else thoughts_of(length_from, tokenizer, unit_table)
         unit_table = unit_table if self.thoughts is None else self.thoughts.table
         self.table, self.constraint = unit_table, "max" if constraint == "max" else "exact"  # "min" has a window
+        self.is_minimum = constraint == "min"
         if not isinstance(length, Target):
             length = listed(length)
             rows = len(length) if isinstance(length, list) or isinstance(length, torch.Tensor) and length.dim() else 1
@@ -108,13 +109,19 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def _check_room(self, start_length: int) -> None:
         limits = torch.as_tensor(self.max_length).expand(len(self.low)).tolist()
-        for length, limit in zip(self.low.tolist(), limits, strict=True):
+        for example, (length, limit) in enumerate(zip(self.low.tolist(), limits, strict=True)):
             pace, reach, (units, gain) = self.rules.pace, self.rules.reach, self.rules.first
             best = max(gain[units <= length].int().tolist(), default=0)  # of the first entry
             needed = math.ceil(max(pace * length, pace * length + reach - best) / reach) + start_length + 1
             if limit - self.prompt_length < needed:
-                need = f"exactly {length} {plural(self.table.unit)} may need {needed} positions with start and EOS"
+                need = f"{self.asked(example)} may need {needed} positions with start and EOS"
                 raise ValueError(f"{need}, max_length leaves {limit - self.prompt_length}; raise it or max_new_tokens")
+
+    def asked(self, example: int) -> str:
+        """Return the lengths that an example may have, for a message, such as `"10 to 20 words"`."""
+        low, high = int(self.low[example]), int(self.high[example])
+        ends = f"at least {low}" if self.is_minimum else f"exactly {low}" if low == high else f"{low} to {high}"
+        return f"{ends} {plural(self.table.unit)}"
 
     def of(self, examples: torch.Tensor) -> "LengthConstraintLogitsProcessor":
         """

@@ -101,15 +101,13 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         last = self.needs.shape[2] - 1
         least = self.needs[self.kind, 0, self.first.high.clamp(max=last)]  # (B,)
         for i in (least > self.most).nonzero().squeeze(1).tolist():
-            low, high, unit = int(self.first.low[i]), int(self.first.high[i]), self.first.table.unit
-            asked = f"exactly {high}" if low == high else f"{low} to {high}"
             needed = (
                 f"need at least {int(least[i])} {plural(self.second.unit)}"
                 if least[i] < _NEVER
                 else "cannot be written"
             )
             limit = f"the limit is {int(self.most[i])} {plural(self.second.unit)}"
-            raise ValueError(f"{asked} {plural(unit)} {needed}, {limit}; raise it, or pass length_constraint='max'")
+            raise ValueError(f"{self.first.asked(i)} {needed}, {limit}; raise it, or pass length_constraint='max'")
 
     def __call__(self, input_ids, scores):
         """Return a copy of `scores` with `-inf` for entries after which the text cannot end within both limits."""

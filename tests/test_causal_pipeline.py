@@ -454,3 +454,5 @@ def test_drafts_change_no_text_and_a_stop_string_ends_it(folder):
     end = text.index(stop) + 2
     stopped = write(PROMPTS[0], length=23, length_constraint="max", stop_strings=[stop])
     assert (stopped["generated_text"], stopped["length"]) == (text[:end], end) and end < 23
+    write.model.generation_config.stop_strings = [stop]
+    assert write(PROMPTS[0], length=23, length_constraint="max") == stopped

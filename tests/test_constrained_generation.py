@@ -86,7 +86,9 @@ def test_an_exact_length_that_cannot_be_is_missed_with_a_warning_and_never_passe
         model.generate(SOURCE, length=[2, 4, 8], length_constraint="exact")
         model.generate(SOURCE, length=[3, 5, 7], length_constraint="max")
         model.generate(SOURCE, length=[3, 5, 7], max_new_tokens=3)
-    assert len([record for record in caplog.records if "missed" in record.getMessage()]) == 1
+        assert len([record for record in caplog.records if "missed" in record.getMessage()]) == 1
+        model.generate(SOURCE[:2], length=[3, 6], length_constraint="exact", length_tolerance=[0, 1])
+    assert caplog.records[-1].getMessage().startswith("1 of 2 outputs missed their allowed lengths")
 
 
 def characters(output):

@@ -245,6 +245,8 @@ def test_the_limit_is_made_from_the_length_and_the_unit(unit, states, limit):
         message = f"length=10 needs at least 4 decoder positions, the model has {positions}"
         with pytest.raises(ValueError, match=message):
             token_limit(table, target, 1, positions)
+    with pytest.raises(ValueError, match="a length of 9 to 12 needs at least 4 decoder positions"):
+        token_limit(table, as_target(10, "exact", (1, 2), 1, torch.device("cpu")), 1, 3)
 
 
 def test_limit_of_the_caller_is_respected_and_counts_after_a_prompt(endless):

@@ -11,7 +11,7 @@ from conftest import SHAPE, save_in, word_tokenizer
 from family_models import stock_model, tokenizer_of
 from recipe_runs import isolated
 from test_causal import PROMPTS, build_plain, make_tokenizer
-from transformers import BartConfig, BartForConditionalGeneration
+from transformers import BartConfig, BartForConditionalGeneration, GenerationConfig
 
 from hf_lenctrl import UnitTable
 from hf_lenctrl.training.fitted_cost import FittedCost
@@ -153,5 +153,10 @@ def test_stop_strings_end_a_searched_text_and_options_on_other_rows_are_refused(
         *before, last = [piece for piece in pieces if piece]
         assert "e" in last and not any("e" in piece for piece in before)
         assert len("".join([*before, last])) == length
+    for config in (GenerationConfig(stop_strings="e"), None):
+        model.generation_config.stop_strings = "e" if config is None else None
+        with pytest.raises(ValueError, match="only as an argument, got .*'e'; set this to None, and pass stop_str"):
+            model.generate(prompt, **given, generation_config=config)
+    model.generation_config.stop_strings = None
     with pytest.raises(ValueError, match="has other rows than the options prefix_allowed_tokens_fn"):
         model.generate(prompt, **given, prefix_allowed_tokens_fn=lambda row, ids: list(range(len(tokenizer))))

@@ -114,7 +114,7 @@ def test_a_range_that_no_text_can_have_is_left_empty():
     [
         ({"length": (30, 20)}, r"pass \(20, 30\)"),
         ({"length": (10, 20, 30)}, r"got \(10, 20, 30\)"),
-        ({"length": [(10, 20), 30]}, "got 30"),
+        ({"length": [(10, 20), 30]}, "only lengths or only ranges, got 30 beside ranges; .* range from 30 to 30"),
         ({"length": (0, 5)}, "at least 1, got 0"),
         ({"length_ratio": (1.1, 0.9)}, "above 0, got"),
         ({"length": (5, 9), "length_constraint": None}, "leave length_constraint out"),

@@ -151,8 +151,10 @@ def test_a_scarce_limit_asks_for_the_lowest_end_alone():
 
     assert through(4, 2) == through(4, 4, 2) == [4]  # two entries for 6 of 10, one for 3
     assert through(4, 4) == through(4, 4, 4) == [2, 3, 4] and through(4, 4, 4, 2) == [0]
-    with pytest.raises(ValueError, match="exactly 10 tokens may need 6 positions"):
+    with pytest.raises(ValueError, match="^10 to 20 tokens may need 6 positions"):
         LengthConstraintLogitsProcessor(table(), 15, "exact", max_length=5, **options)
+    with pytest.raises(ValueError, match="^at least 10 tokens may need 6 positions"):
+        LengthConstraintLogitsProcessor(table(), 10, "min", max_length=5, eos_token_id=0)
 
 
 def test_the_window_of_a_configuration_is_the_default_of_exact(tmp_path):

@@ -168,6 +168,7 @@ def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypat
         ({"requested": [17, 10, 0, 17, 10, 3]}, ValueError, "at least 1, got 0"),
         ({"units": []}, ValueError, "units must name at least one unit, got none"),
         ({"bucket_width": -5}, ValueError, "bucket_width must be an integer of at least 1, got -5"),
+        ({"worst": -1}, ValueError, "worst must be an integer of at least 0, got -1"),
         ({"units": ["line"]}, ValueError, "unit of a text must be one of character, word, .*, arial, got 'line'"),
         ({"units": ["character", "word"]}, ValueError, r"for each unit, \{'character': \[...\], ...\}, got one list"),
         ({"requested": {"word": WORDS}, "units": "byte"}, ValueError, r"\{'byte': \[...\], ...\}, got those of word"),

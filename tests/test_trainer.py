@@ -159,6 +159,14 @@ def test_a_loss_of_the_users_own_and_a_collator_without_a_model_are_kept(countin
     assert calls == [3] and len(seen) == 3
 
 
+def test_an_empty_training_set_is_refused(counting, shared_tokenizer, tmp_path):
+    for rows in ([], Dataset.from_list([])):
+        with pytest.raises(ValueError, match="train_dataset needs at least one example, got none; leave it out"):
+            LengthControlTrainer(
+                counting[0], arguments(tmp_path), train_dataset=rows, processing_class=shared_tokenizer
+            )
+
+
 def test_workers_that_outlive_an_epoch_leave_a_resumed_run_as_it_was(pairs, shared_tokenizer, tmp_path):
     own = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "save_strategy": "steps"}
     own |= {"num_train_epochs": 3, "save_steps": 1, "dataloader_multiprocessing_context": "fork"}

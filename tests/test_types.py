@@ -27,6 +27,7 @@ pipe = hf_lenctrl.pipeline("folder", device="cpu", num_beams=4)
 out = pipe("text", length=40, length_constraint="max", num_beams=2)
 n: int = out["length"]
 score: float = out["score"]
+low, (least, most) = out["low_score"] or False, out["window"]
 several: list[hf_lenctrl.GeneratedText] = pipe(["a", "b"], length=[10, 20])
 lengths: list = pipe("a", length=[10, 20])
 best: list = pipe("a", length=10, num_return_sequences=2)

@@ -8,7 +8,7 @@ import numpy as np
 from ..conversion import auto_class, tokenizer_of
 from ..inference.pipeline import LengthControlledGenerationPipeline
 from ..inference.request import Call
-from ..inference.sources import length_or_range
+from ..inference.sources import check_one_kind, length_or_range
 
 
 ADDED = ("generated_text", "generated_length", "requested_length", "within")
@@ -82,6 +82,7 @@ class LengthControlledGenerator:
         options = {"progress_bar": False, **self.options}
         if self.length_column is not None:
             options["length"] = [self._length(value) for value in self._column(batch, self.length_column)]
+            check_one_kind(options["length"], f"column {self.length_column!r}")
         outputs = self.pipeline(texts, **options)
         requested = [out["requested_length"] for out in outputs]
         windows: list[Any] = [None] * len(requested)

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Template
 
 from ..length_units import check_texts, count_texts
-from ..lengths import check_counts, check_length, check_range, plural
+from ..lengths import check_counts, check_length, check_range, is_integer, plural
 from .metrics import distinct_share, length_metrics
 
 
@@ -151,7 +151,7 @@ def length_report(
 
     Raises:
         `TypeError`, `ValueError`: if a prediction is not a text, if there are no predictions, if the number of lengths
-            or sources differs, if there are no units, or if a length, unit, width or window is invalid.
+            or sources differs, if there are no units, or if a length, unit, width, window or `worst` is invalid.
 
     Example:
 
@@ -172,6 +172,8 @@ def length_report(
         raise ValueError("units must name at least one unit, got none; leave it out, or pass units=['character']")
     if bucket_width is not None:
         check_counts(bucket_width=bucket_width)
+    if not is_integer(worst) or worst < 0:
+        raise ValueError(f"worst must be an integer of at least 0, got {worst!r}")
     if not isinstance(requested, Mapping) and len(units) == 1:
         requested = {units[0]: requested}
     if not isinstance(requested, Mapping) or not set(units) <= requested.keys():

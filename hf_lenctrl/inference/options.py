@@ -26,8 +26,10 @@ class GeneratedText(TypedDict):
     length: int
     requested_length: int | tuple[int, int] | None
     length_unit: str
+    window: NotRequired[tuple[int, int]]
     lengths: NotRequired[dict[str, int]]
     score: NotRequired[float]
+    low_score: NotRequired[bool]
     finish: NotRequired[str]
     thoughts: NotRequired[str]
     fault: NotRequired[str | None]

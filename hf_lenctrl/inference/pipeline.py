@@ -350,13 +350,13 @@ class LengthControlledGenerationPipeline(Pipeline):
         batch.pop("token_type_ids", None)
         if rows is not None:
             batch = encode_once(self.model, batch, rows.to(self.device))
-        arguments, encoded = {**batch, **plan.options(jobs[0])}, batch.get("encoder_outputs")
+        # `stop_strings`, also in a generation configuration, need the tokenizer
+        arguments: dict[str, Any] = {**batch, "tokenizer": self.tokenizer, **plan.options(jobs[0])}
+        encoded = batch.get("encoder_outputs")
         copies = rows_of_each(self.model, arguments) if self._causal else None
         if copies is not None:
             cache = read_once(self.model, batch["input_ids"], batch["attention_mask"], copies)
             arguments |= {} if cache is None else {CACHE: cache}
-        if arguments.get("stop_strings") is not None:
-            arguments["tokenizer"] = self.tokenizer
         inputs = {name: batch.get(name) for name in ("input_ids", "attention_mask")}
         # A copy, because `generate` changes the encoder's outputs.
         inputs["encoder_outputs"] = None if encoded is None else type(encoded)(**encoded)

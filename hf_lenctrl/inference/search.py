@@ -38,6 +38,9 @@ class SearchByLength:
     The groups are separate, so that hypotheses that stop inside a sentence, which can have higher scores, do not
     displace the hypotheses that end a sentence. One search produces texts of every length.
 
+    Transformers gives such a search no tokenizer, so pass `stopping_criteria=[StopStringCriteria(tokenizer, "end")]`
+    in the place of `stop_strings`.
+
     Args:
         table (`UnitTable`): Unit table, which counts the units of the model's token ids.
         beams (`int`): Maximum number of hypotheses, and of returned texts, in each group.

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ..length_units import Unit, check_texts, count_texts
-from ..lengths import check_length, check_range, plural, share_of
+from ..lengths import check_length, check_range, is_integer, plural, share_of
 from .presets import PRESETS
 
 
@@ -23,6 +23,14 @@ LENGTH_SOURCES = ("predict", "source", "reference")
 def is_ranged(lengths) -> bool:
     """Return whether a length is a range (a tuple), or a list that holds a range."""
     return isinstance(lengths, tuple) or (isinstance(lengths, list) and any(map(is_ranged, lengths)))
+
+
+def check_one_kind(lengths: Sequence, name: str = "length") -> None:
+    """Raise `ValueError` if `lengths` holds both ranges and numbers. `name` names it in the message."""
+    number = next((length for length in lengths if is_integer(length)), None)
+    if number is not None and is_ranged(list(lengths)):
+        rule = f"{name} must hold only lengths or only ranges, got {number} beside ranges"
+        raise ValueError(f"{rule}; give it as the range from {number} to {number}")
 
 
 def length_or_range(value) -> int | tuple[int, int]:
@@ -154,8 +162,10 @@ def requested_lengths(
     lengths = list(lengths) if isinstance(lengths, list) else [lengths] * len(texts)
     if len(lengths) != len(texts):
         raise ValueError(f"length must be one integer or one for each of the {len(texts)} texts, got {lengths}")
-    for item in lengths:  # if a list holds one range, all its items must be ranges
-        (check_range if is_ranged(lengths) else check_length)(item)
+    if ranged := is_ranged(lengths):
+        check_one_kind(lengths)
+    for item in lengths:
+        (check_range if ranged else check_length)(item)
     return [tuple(map(int, item)) if isinstance(item, tuple) else int(item) for item in lengths]  # no NumPy types
 
 

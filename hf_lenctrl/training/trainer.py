@@ -63,6 +63,8 @@ class ResumableTrainer(HubTrainer):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
+        if isinstance(self.train_dataset, Sized) and not len(self.train_dataset):
+            raise ValueError("train_dataset needs at least one example, got none; leave it out to evaluate only")
         self.run: TrainingRun | None = None
         self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)
         self.projection_lr_factor = projection_lr_factor

@@ -44,14 +44,20 @@ def generate(
         which the search found no text; the row is then empty.
 
     Raises:
-        `ValueError`: without a list of lengths or a tokenizer, for a length that the model's positions cannot hold, or
-            for an option that needs the rows of `generate`, such as `prefix_allowed_tokens_fn`.
+        `ValueError`: without a list of lengths or a tokenizer, for a length that the model's positions cannot hold,
+            for an option that needs the rows of `generate`, such as `prefix_allowed_tokens_fn`, or for `stop_strings`
+            in a generation configuration.
     """
     kwargs = {name: value for name, value in kwargs.items() if value is not None}
     prompt = kwargs.get("input_ids") if inputs is None else inputs
     if not isinstance(length, list) or not length or tokenizer is None or prompt is None:
         call = "generate(**inputs, ..., length=[20, 40], tokenizer=tokenizer)"
         raise ValueError(f"search_by_length needs ids, a list of lengths and a tokenizer, as {call}; got {length=}")
+    for config in (kwargs.get("generation_config"), model.generation_config):
+        if stop_strings := getattr(config, "stop_strings", None):
+            rule = "search_by_length takes stop_strings only as an argument"
+            call = f"set this to None, and pass stop_strings={stop_strings!r}"
+            raise ValueError(f"{rule}, got generation_config.stop_strings={stop_strings!r}; {call}")
     columns = 1 if model.config.is_encoder_decoder else prompt.shape[1]
     unit, size = length_unit if cost is None else cost, model.get_output_embeddings().weight.shape[0]
     table = known_table(tokenizer, unit, size, prompt.device)
