@@ -132,7 +132,7 @@ def test_guidance_needs_all_ids_of_a_continued_text(optional):  # noqa: F811
     ids, options = torch.tensor([[5, 9, 4, 6, 8, 7]]), {"length": 9, "length_constraint": "max", "do_sample": False}
     cache = model.generate(ids[:, :4], **options, return_dict_in_generate=True)[CACHE]
     later = {"input_ids": ids[:, 3:], "attention_mask": torch.ones_like(ids), "cache": cache}
-    with pytest.raises(ValueError, match=r"guidance_scale=2.0 reads the whole prompt .* the last 3 of 6; pass them all"):
+    with pytest.raises(ValueError, match=r"reads the whole prompt .* the last 3 of 6; pass them all"):
         model.generate(**later, **options, guidance_scale=2.0)
     expected = model.generate(ids, **options, guidance_scale=2.0)
     assert torch.equal(model.generate(ids, **options, guidance_scale=2.0, cache=cache), expected)

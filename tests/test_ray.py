@@ -76,7 +76,7 @@ def test_lengths_may_be_texts_and_ranges(saved):
         ({}, {"texts": ["a"]}, "the batch has no column 'text', only texts; pass text_column"),
         ({}, {"text": ["a"]}, "the batch has no column 'length', only text; pass length, or length_column"),
         ({}, {"text": ["a"], "length": [2.5]}, "column 'length' must hold integers of at least 1, or ranges of them"),
-        ({}, {"text": ["a", "b"], "length": ["5-9", "7"]}, "column 'length' .* only ranges, got 7 beside ranges; give"),
+        ({}, {"text": ["a", "b"], "length": ["5-9", "7"]}, "column 'length' .* only ranges, got 7 beside ranges"),
         ({}, {"text": ["a"], "length": [3], "within": [8]}, "the batch has columns within, which are added here; ren"),
         ({}, {"text": ["a"], "length": [np.nan]}, "column 'length' must hold integers of at least 1.*got .*nan"),
     ],
