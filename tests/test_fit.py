@@ -188,14 +188,15 @@ def test_the_source_is_edited_and_a_text_is_worth_more_if_it_tells_the_source(re
     assert fit(source, len(source) - 1, model=rewrite, unit="character").fault.startswith("no text fits")
 
 
-def test_a_model_rewords_only_the_sources_without_a_good_edit(rewrite, monkeypatch):
+def test_in_a_window_a_model_rewords_only_the_sources_without_a_good_edit(rewrite, monkeypatch):
     sources, reworded = ["They do not really like it.", "They like it."], []
     monkeypatch.setattr(rewrite, "edits", Edits({(("do", "not"), ("don't",)): 3}))
     monkeypatch.setattr(_Job, "_generate", lambda self, requests: reworded.append([one.source for one in requests]))
-    for enough in (-100.0, 0.0):
+    for enough in (-1000.0, 0.0):
         monkeypatch.setattr("hf_lenctrl.inference.fit.ENOUGH", enough)
-        fit(sources, [26, 12], model=rewrite, unit="character")
-    assert [each for each in reworded if each] == [sources[1:], sources]
+        fit(sources, [26, 12], constraint="exact", model=rewrite, unit="character")
+    fit(sources, [26, 12], model=rewrite, unit="character")
+    assert [each for each in reworded if each] == [sources[1:], sources, sources]
 
 
 def test_the_value_of_a_text_counts_what_it_keeps():

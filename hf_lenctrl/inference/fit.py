@@ -31,9 +31,9 @@ RECALL_WEIGHT = 0.4  # of the log-probability of the source; chosen on 430 judge
 COMPARED = 6  # edited texts that are considered, and texts that get a recall; a higher number changed no choice
 # texts with one edit to score, in a window and up to a limit, and texts with several; twice as many gain 0.1 nats
 SINGLES, SINGLES_UP_TO, COMBINED = 32, 16, 8
-# If an edited text has this value, in nats for each character of the source, the model writes no rewordings, because
-# they take more time; chosen on 30 judged sentences
-ENOUGH = -0.12
+# If an edited text in a window has this value, the model writes no rewordings, because they take half of the time. Up
+# to a limit it always writes them, because edits that shorten a text lose more.
+ENOUGH = -16.0
 LIKELY_END = -9.2  # nats, a ratio of 1 to 10,000; a text with a lower end score is unfinished; chosen on 18 texts
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"\w[\w-]+")
@@ -152,10 +152,14 @@ class _Request:
         return not any(self.fits(candidate) and not candidate.faults for candidate in self.considered)
 
     @property
-    def poor(self) -> bool:
-        """Return whether every text that fits has a fault, is not finished, or has a low value, see `ENOUGH`."""
-        fitting, least = (self.considered[k] for k in self.others()), (True, True, ENOUGH * len(self.source))
-        return not any(one.rank(self.source, one.value(self.source)) >= least for one in fitting)
+    def needs_rewording(self) -> bool:
+        """
+        Return whether the model must reword the source: the request has only an upper limit, or every text that fits
+        has a fault, is not finished, or has a value below `ENOUGH`.
+        """
+        fitting = (self.considered[k] for k in self.others())
+        good = any(one.rank(self.source, one.value(self.source)) >= (True, True, ENOUGH) for one in fitting)
+        return self.low <= 1 or not good
 
 
 class FitOptions(TypedDict, total=False):
@@ -368,13 +372,13 @@ class _Job:
     def _write(self, requests: list[_Request]) -> None:
         """
         Edit the source of each request, and compute the scores of the texts that fit. Then let the model reword the
-        sources without a good edited text, see `ENOUGH`, and compute the scores again.
+        source where it must (`needs_rewording`), and compute the scores again.
         """
         self._edit(requests)
         self._score(requests)
-        poor = [request for request in requests if request.poor]
-        self._generate(poor)
-        self._score(poor)
+        unfinished = [request for request in requests if request.needs_rewording]
+        self._generate(unfinished)
+        self._score(unfinished)
 
     def _by_sentences(self, requests: list[_Request]) -> list[tuple[_Request, list[str]]]:
         """
