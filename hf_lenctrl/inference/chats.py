@@ -28,7 +28,8 @@ def as_prompt(source, tokenizer) -> Any:
     """
     Convert a text or a chat to a `Prompt`; return anything else unchanged. A chat is a list of messages
     `{"role": "user", "content": "..."}`. The tokenizer's template renders the chat up to the start of the answer.
-    Raise `ValueError` if `source` is a chat but the tokenizer has no template, or if a message has no content.
+    Raise `ValueError` if `source` is a chat but the tokenizer has no template, if a message has no content, or if the
+    content is a list of parts and the template takes only texts.
     """
     if isinstance(source, str):
         return Prompt(source)
@@ -41,7 +42,14 @@ def as_prompt(source, tokenizer) -> Any:
             raise ValueError(
                 f"message {i} of a chat has no content, got {message!r}; pass {{'role': 'user', 'content': '...'}}"
             )
-    text = tokenizer.apply_chat_template(list(source), tokenize=False, add_generation_prompt=True)
+    try:
+        text = tokenizer.apply_chat_template(list(source), tokenize=False, add_generation_prompt=True)
+    except TypeError as error:
+        parts = next((m["content"] for m in source if isinstance(m.get("content"), list)), None)
+        if parts is None:
+            raise
+        rule = "the tokenizer's chat template takes a text as content, and no list of parts"
+        raise ValueError(f"{rule}, got {parts!r}; pass the text alone") from error
     return Prompt(text, is_chat=True)
 
 
