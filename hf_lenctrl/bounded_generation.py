@@ -75,12 +75,12 @@ def token_limit(
     if positions is None or positions < 1:  # XLNet has -1
         return limit
     lows = target.low * (target.length > 0)  # a planned length of 0 means no length
-    length, high = int(lows.max()), int(target.high[lows.argmax()])
+    length = int(lows.max())
     needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
     needed += max(apart - 1, 0)
     if needed > positions:
         way = f"with a prompt shorter than {apart} tokens" if apart else "use another model"
-        asked = f"length={length}" if length == high else f"a length of {length} to {high}"
+        asked = f"length={length}" if int(target.high[lows.argmax()]) == length else f"a length of at least {length}"
         need = f"{asked} needs at least {needed} decoder positions, the model has {positions}"
         raise ValueError(f"{need}; ask for less, or {way}")
     return limit.clamp(max=positions + 1)  # the decoder never reads the last token

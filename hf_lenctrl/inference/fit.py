@@ -371,11 +371,11 @@ class _Job:
 
     def _write(self, requests: list[_Request]) -> None:
         """
-        Edit the source of each request, and compute the scores of the texts that fit. Then let the model reword the
-        source where it must (`needs_rewording`), and compute the scores again.
+        Edit the source of each request, and in a window compute the scores of the texts that fit. Then let the model
+        reword the source where it must (`needs_rewording`), and compute the missing scores.
         """
         self._edit(requests)
-        self._score(requests)
+        self._score([request for request in requests if request.low > 1])
         unfinished = [request for request in requests if request.needs_rewording]
         self._generate(unfinished)
         self._score(unfinished)

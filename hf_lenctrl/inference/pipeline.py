@@ -350,9 +350,10 @@ class LengthControlledGenerationPipeline(Pipeline):
         batch.pop("token_type_ids", None)
         if rows is not None:
             batch = encode_once(self.model, batch, rows.to(self.device))
-        # `stop_strings`, also in a generation configuration, need the tokenizer
-        arguments: dict[str, Any] = {**batch, "tokenizer": self.tokenizer, **plan.options(jobs[0])}
-        encoded = batch.get("encoder_outputs")
+        arguments, encoded = {**batch, **plan.options(jobs[0])}, batch.get("encoder_outputs")
+        configs = (call.defaults, self.model.generation_config)
+        if any([arguments.get("stop_strings"), *(getattr(config, "stop_strings", None) for config in configs)]):
+            arguments["tokenizer"] = self.tokenizer
         copies = rows_of_each(self.model, arguments) if self._causal else None
         if copies is not None:
             cache = read_once(self.model, batch["input_ids"], batch["attention_mask"], copies)

@@ -5,12 +5,13 @@ import math
 from collections.abc import Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.data import Sampler, SequentialSampler
 from transformers import Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import has_length
 
 from ..adapters import save_control
 from .collator import DataCollatorForLengthControl, DrawsByExample
@@ -63,7 +64,7 @@ class ResumableTrainer(HubTrainer):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        if isinstance(self.train_dataset, Sized) and not len(self.train_dataset):
+        if has_length(self.train_dataset) and not len(cast(Sized, self.train_dataset)):
             raise ValueError("train_dataset needs at least one example, got none; leave it out to evaluate only")
         self.run: TrainingRun | None = None
         self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)
