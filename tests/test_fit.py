@@ -14,7 +14,17 @@ from hf_lenctrl import LengthControlledGenerationPipeline, Unit, fit, fit_async
 from hf_lenctrl.commands import fit as fit_command
 from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.inference.edits import Edits
-from hf_lenctrl.inference.fit import COMPARED, INSTRUCTION, Candidate, _Job, _Request, lost, similarity
+from hf_lenctrl.inference.fit import (
+    COMPARED,
+    FREE_BEAMS,
+    INSTRUCTION,
+    SHORTER,
+    Candidate,
+    _Job,
+    _Request,
+    lost,
+    similarity,
+)
 from hf_lenctrl.inference.ranking import endings, log_probabilities
 
 
@@ -177,6 +187,7 @@ def test_the_source_is_edited_and_a_text_is_worth_more_if_it_tells_the_source(re
     monkeypatch.setattr(_Job, "_generate", lambda self, requests: None)
     fitted = fit(source, 26, constraint="exact", model=rewrite, unit="character")
     assert fitted.text == "They don't really like it." and fitted.origin == "model"
+    monkeypatch.setattr(_Job, "_reword_freely", lambda self, requests: None)
     fitted = fit(source, 18, model=rewrite, unit="character")
     texts = {one.text: one for one in fitted.candidates}
     assert len(texts) == 1 + COMPARED and all(re.search("not|don't", text, re.I) for text in texts)
@@ -188,15 +199,38 @@ def test_the_source_is_edited_and_a_text_is_worth_more_if_it_tells_the_source(re
     assert fit(source, len(source) - 1, model=rewrite, unit="character").fault.startswith("no text fits")
 
 
-def test_in_a_window_a_model_rewords_only_the_sources_without_a_good_edit(rewrite, monkeypatch):
-    sources, reworded = ["They do not really like it.", "They like it."], []
+def test_a_text_gets_a_planned_length_only_if_no_edited_text_fits(rewrite, monkeypatch):
+    sources, planned = ["They do not really like it.", "They like it."], []
     monkeypatch.setattr(rewrite, "edits", Edits({(("do", "not"), ("don't",)): 3}))
-    monkeypatch.setattr(_Job, "_generate", lambda self, requests: reworded.append([one.source for one in requests]))
-    for enough in (-1000.0, 0.0):
-        monkeypatch.setattr("hf_lenctrl.inference.fit.ENOUGH", enough)
-        fit(sources, [26, 12], constraint="exact", model=rewrite, unit="character")
+    monkeypatch.setattr(_Job, "_reword_freely", lambda self, requests: None)
+    monkeypatch.setattr(_Job, "_generate", lambda self, requests: planned.append([one.source for one in requests]))
     fit(sources, [26, 12], model=rewrite, unit="character")
-    assert [each for each in reworded if each] == [sources[1:], sources, sources]
+    fit(sources, [26, 30], constraint="exact", model=rewrite, unit="character")
+    monkeypatch.setattr(rewrite, "edits", None)
+    fit(sources, [26, 12], model=rewrite, unit="character")
+    assert [each for each in planned if each] == [sources[1:], sources[1:], sources]
+
+
+def test_a_long_text_is_shortened_without_a_planned_length_and_then_edited(rewrite, monkeypatch):
+    source = "They really do not like it at all."
+    wrote = ["They do not like it at all.", "They like it", "They do not like it at all, Anna."]  # long, no mark, name
+    calls = []
+
+    def write(prompts, **options):
+        calls.append((prompts, options["length_constraint"], options["num_return_sequences"]))
+        return [[{"generated_text": f" {text}"} for text in wrote] for _ in prompts]
+
+    scored = []
+    monkeypatch.setattr(rewrite, "edits", Edits({(("do", "not"), ("don't",)): 3}))
+    monkeypatch.setattr(type(rewrite), "__call__", lambda self, prompts, **options: write(prompts, **options))
+    reworded = "hf_lenctrl.inference.fit.reword"
+    monkeypatch.setattr(reworded, lambda *given: scored.append(list(given[4])) or {"They don't like it at all.": -1.0})
+    fitted = fit(source, 26, model=rewrite, unit="character")
+    chat = [{"role": "system", "content": SHORTER}, {"role": "user", "content": source}]
+    assert calls == [([chat], None, FREE_BEAMS)]
+    assert scored == [[source], ["They do not like it at all."]]
+    assert fitted.text == "They don't like it at all." and fitted.origin == "model" and fitted.fault is None
+    assert {one.text for one in fitted.candidates} == {source, fitted.text, *wrote}
 
 
 def test_the_value_of_a_text_counts_what_it_keeps():
@@ -204,7 +238,7 @@ def test_the_value_of_a_text_counts_what_it_keeps():
         Candidate("One.", 4, "model", score=score, ending=-1.0, recall=recall).value("One two.")
         for score, recall in ((-2.0, -10.0), (-4.0, -5.0), (-1.0, None))
     ]
-    assert values == [pytest.approx(-7.0), pytest.approx(-7.0), -math.inf]
+    assert values == [pytest.approx(-13.0), pytest.approx(-10.0), -math.inf]
     assert Candidate("One two.", 8, "candidate").value("One two.") == 1
 
 

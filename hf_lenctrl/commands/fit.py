@@ -26,7 +26,7 @@ from typing import Any
 
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-from ..inference.fit import INSTRUCTION, NUM_BEAMS, fit
+from ..inference.fit import NUM_BEAMS, fit
 from ..inference.presets import PRESETS
 from ..length_units import load_unit
 from ..lengths import LENGTH_CONSTRAINTS
@@ -64,7 +64,7 @@ def make_parser() -> CommandParser:
     add("--model", type=model_name, help="folder or Hub name of a model that rewords; by default only candidates")
     add("--base_model", type=model_name, help="base model, if --model is an adapter; default: the one it names")
     add("--dtype", choices=["float32", "bfloat16", "float16"], help="type of the weights")
-    add("--instruction", default=INSTRUCTION, help="system message for a model with a chat template")
+    add("--instruction", help="system message for a model with a chat template")
     add("--num_beams", type=int, default=NUM_BEAMS, help="beams; more give better rewordings and take more time")
     add("--source_column", default="source", help="column of the texts")
     add("--candidates_column", help="column with a list of other texts for each row")

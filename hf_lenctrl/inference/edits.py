@@ -289,6 +289,7 @@ def reword(
     high: int,
     singles: int = SINGLES,
     combined: int = COMBINED,
+    score: Callable[[list[str]], list[float]] | None = None,
 ) -> dict[str, float]:
     """
     Edit texts, and return the texts that fit, with their log-probabilities without a length.
@@ -308,6 +309,8 @@ def reword(
         low, high (`int`): The lowest and the highest length that fits.
         singles, combined (`int`, *optional*): Numbers of texts with one edit, and with several edits, for which the
             model computes the log-probability. The defaults are 64 and 16.
+        score (`Callable`, *optional*): Function that returns the log-probability of each text of a list. Defaults to
+            `log_probabilities`.
 
     Returns:
         `dict[str, float]`: Texts that fit, with their log-probabilities. Texts of `starts` that fit are included.
@@ -315,8 +318,8 @@ def reword(
 
     def scored(texts: Iterable[str]) -> dict[str, float]:
         order = sorted(dict.fromkeys(texts), key=len)  # similar sizes need less padding
-        scores = log_probabilities(model, tokenizer, [source] * len(order), order)
-        return dict(zip(order, scores, strict=True))
+        of = score or (lambda some: log_probabilities(model, tokenizer, [source] * len(some), some))
+        return dict(zip(order, of(order), strict=True))
 
     best = sorted(starts, key=lambda text: -starts[text])[:STARTS]
     lengths = dict(zip(best, count(best), strict=True))

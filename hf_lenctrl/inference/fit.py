@@ -21,19 +21,19 @@ from .ranking import endings, log_probabilities
 from .sentences import ends, sentence_ends
 
 
-INSTRUCTION = "Rewrite the text."  # the system message that our rewording model was trained with
+# System messages of a chat, for a text that is too long, for one that is too short, and for the recall. Our rewording
+# model was trained with them; asked to rewrite a text alone, an instruct model comments on it.
+SHORTER, LONGER = "Rewrite the text to make it shorter.", "Rewrite the text to make it longer."
+INSTRUCTION = "Rewrite the text."
+FREE_BEAMS, FREE_STARTS = 10, 8  # beams without a planned length, and how many of their texts are edited
 NUM_BEAMS = 2  # also the rewordings for each planned length; the edits of the source are further candidates
 # planned lengths: with "max" as shares of the limit, because a shorter text often reads better; in a window as places
 # from its lowest length (0) to its highest length (1)
 SHARES, PLACES = (1.0, 0.9, 0.8, 0.7), (0.1, 0.4, 0.7, 1.0)
 GUIDANCE = 2.0  # `guidance_scale` of a model that also generates without a length
-RECALL_WEIGHT = 0.4  # of the log-probability of the source; chosen on 430 judged texts of 16 sentences
-COMPARED = 6  # edited texts that are considered, and texts that get a recall; a higher number changed no choice
-# texts with one edit to score, in a window and up to a limit, and texts with several; twice as many gain 0.1 nats
-SINGLES, SINGLES_UP_TO, COMBINED = 32, 16, 8
-# If an edited text in a window has this value, the model writes no rewordings, because they take half of the time. Up
-# to a limit it always writes them, because edits that shorten a text lose more.
-ENOUGH = -16.0
+COMPARED = 10  # edited texts that are considered, and texts that get a recall
+# texts with one edit to score, of a source that is too long or too short, and texts with several edits
+SHORTENED, LENGTHENED, COMBINED = 24, 32, 12
 LIKELY_END = -9.2  # nats, a ratio of 1 to 10,000; a text with a lower end score is unfinished; chosen on 18 texts
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"\w[\w-]+")
@@ -74,13 +74,13 @@ class Candidate:
     def value(self, source: str) -> float:
         """
         Return how well the text replaces `source`, as a number; higher is better. The number is the sum of the
-        log-probability, the end score and the weighted recall. A text without a recall has the lowest value. Without a
+        log-probability, the end score and the recall. A text without a recall has the lowest value. Without a
         log-probability, the number is the `similarity` to `source`.
         """
         if self.score is None:
             return similarity(self.text, source)
         recall = -math.inf if self.recall is None else self.recall
-        return self.score + (self.ending or 0.0) + RECALL_WEIGHT * recall
+        return self.score + (self.ending or 0.0) + recall
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,15 @@ class _Request:
         """Return the indices in `considered` of the texts that fit, without the source (index 0)."""
         return [k for k, candidate in enumerate(self.considered) if k and self.fits(candidate)]
 
+    def starts(self) -> list[str]:
+        """
+        Return rewordings of the model that are shorter than the source, have no fault and are finished, at most
+        `FREE_STARTS`.
+        """
+        source = self.considered[0]
+        found = [one for one in self.considered[1:] if one.origin == "model" and one.length < source.length]
+        return [one.text for one in found if not one.faults and one.finishes(self.source)][:FREE_STARTS]
+
     def likeliest(self) -> list[int]:
         """Return the indices in `considered` of the `COMPARED` likeliest texts that fit, best first."""
 
@@ -152,14 +161,23 @@ class _Request:
         return not any(self.fits(candidate) and not candidate.faults for candidate in self.considered)
 
     @property
-    def needs_rewording(self) -> bool:
+    def too_long(self) -> bool:
+        """Return whether the source is too long."""
+        return self.considered[0].length > self.high
+
+    @property
+    def instruction(self) -> str:
+        """Return the default instruction, by what the source needs."""
+        return SHORTER if self.too_long else LONGER
+
+    @property
+    def needs_plans(self) -> bool:
         """
-        Return whether the model must reword the source: the request has only an upper limit, or every text that fits
-        has a fault, is not finished, or has a value below `ENOUGH`.
+        Return whether the model must reword the source with planned lengths: no text that fits is finished and without
+        faults.
         """
         fitting = (self.considered[k] for k in self.others())
-        good = any(one.rank(self.source, one.value(self.source)) >= (True, True, ENOUGH) for one in fitting)
-        return self.low <= 1 or not good
+        return not any(not one.faults and one.finishes(self.source) for one in fitting)
 
 
 class FitOptions(TypedDict, total=False):
@@ -171,7 +189,7 @@ class FitOptions(TypedDict, total=False):
     constraint: str
     tolerance: Tolerance
     model: str | Path | Pipeline | None
-    instruction: str
+    instruction: str | None
     num_beams: int
 
 
@@ -206,7 +224,8 @@ def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 
         model (`str` or pipeline, *optional*): Path or Hub name of a model that rewords texts, or a pipeline of the
             task `"length-controlled-generation"`. With any instruct model, the constraint keeps the length; a
             length-controlled model also plans its length.
-        instruction (`str`, *optional*): System message of the chat, for a model with a chat template.
+        instruction (`str`, *optional*): System message of the chat, for a model with a chat template. By default it
+            asks for a shorter or for a longer text.
         num_beams (`int`, *optional*, defaults to 2): Number of beams, and number of rewordings for each planned
             length. More beams take more time, and may give better texts.
 
@@ -268,7 +287,7 @@ class _Job:
         constraint: str = "max",
         tolerance=None,
         model=None,
-        instruction: str = INSTRUCTION,
+        instruction: str | None = None,
         num_beams: int = NUM_BEAMS,
         **unknown,
     ):
@@ -288,6 +307,8 @@ class _Job:
             self.pipe = pipeline("length-controlled-generation", model=str(model))  # type: ignore[call-overload]
         self.constraint, self.tolerance = constraint, tolerance
         self.instruction, self.num_beams = instruction, num_beams
+        # instruction, source, text -> log-probability, end score
+        self.known: dict[tuple[str, str, str], tuple[float, float]] = {}
         own = getattr(getattr(getattr(self.pipe, "model", None), "config", None), "length_unit", None)
         length, unit = limit_of(length.tolist() if hasattr(length, "tolist") else length, unit)
         self.unit = as_unit(unit or own or "character")
@@ -371,12 +392,14 @@ class _Job:
 
     def _write(self, requests: list[_Request]) -> None:
         """
-        Edit the source of each request, and in a window compute the scores of the texts that fit. Then let the model
-        reword the source where it must (`needs_rewording`), and compute the missing scores.
+        Let the model shorten the sources that are too long, without a planned length. Edit each source and these
+        rewordings, and compute the scores of the texts that fit. Then let the model reword with planned lengths where
+        it must (`needs_plans`), because such texts are often cut short, and compute the missing scores.
         """
+        self._reword_freely([request for request in requests if request.too_long])
         self._edit(requests)
-        self._score([request for request in requests if request.low > 1])
-        unfinished = [request for request in requests if request.needs_rewording]
+        self._score(requests)
+        unfinished = [request for request in requests if request.needs_plans]
         self._generate(unfinished)
         self._score(unfinished)
 
@@ -429,32 +452,56 @@ class _Job:
         if rows:
             options["length"] = [length for _, length, *_ in rows]
             options["length_tolerance"] = [(length - low, high - length) for _, length, low, high in rows]
-            prompts = [self._prompt(request.source) for request, *_ in rows]
+            prompts = [self._prompt(request.source, request.instruction) for request, *_ in rows]
             for (request, *_), outputs in zip(rows, self.pipe(prompts, **options), strict=True):
                 several = outputs if isinstance(outputs, list) else [outputs]
                 texts = [out["generated_text"].strip() for out in several]
                 self.add(request, [text for text in texts if text], "model")
 
+    def _reword_freely(self, requests: list[_Request]) -> None:
+        """
+        Let the model shorten the source of each request without a planned length, and add the texts to those that are
+        considered. A planned length may cut a sentence; these texts end where they should, and `_edit` brings
+        them to the length. Do nothing if the model has no edits.
+        """
+        if not requests or not self._has_edits():
+            return
+        prompts = [self._prompt(request.source, request.instruction) for request in requests]
+        tokens = self.pipe.tokenizer([request.source for request in requests], add_special_tokens=False)["input_ids"]
+        options: dict[str, Any] = {"num_beams": FREE_BEAMS, "num_return_sequences": FREE_BEAMS, "scores": False}
+        options |= {"length_constraint": None, "max_new_tokens": max(map(len, tokens)) + 2}  # and EOS
+        for request, outputs in zip(requests, self.pipe(prompts, **options), strict=True):
+            self.add(request, [text for out in outputs if (text := out["generated_text"].strip())], "model")
+
     def _edit(self, requests: list[_Request]) -> None:
         """
-        Edit the source of each request, and add the best edited texts that fit to the texts considered for the
-        request. Do nothing if the model has no edits, see `hf_lenctrl.inference.edits.Edits`.
+        Edit the source of each request and its best rewordings so far, and add the best edited texts that fit to the
+        texts considered for the request. Do nothing if the model has no edits, see
+        `hf_lenctrl.inference.edits.Edits`.
         """
-        edits, model, tokenizer = getattr(self.pipe, "edits", None), self.pipe.model, self.pipe.tokenizer
-        if edits is None or not self._has_scores():
+        if not self._has_edits():
             return
+        given = (self.pipe.model, self.pipe.tokenizer)
         for request in requests:
-            source, prompt = request.source, self._prompt(request.source)
-            starts = {source: log_probabilities(model, tokenizer, [prompt], [source])[0]}
-            low, high = max(1, request.low), request.high
-            singles = SINGLES if low > 1 else SINGLES_UP_TO
-            found = reword(model, tokenizer, prompt, edits, starts, self._count, low, high, singles, COMBINED)
+            source, low, high = request.source, max(1, request.low), request.high
+            prompt = self._prompt(source, request.instruction)
+            singles = SHORTENED if request.too_long else LENGTHENED
 
-            def worth(text: str, source=source, found=found) -> tuple[bool, bool, float]:
-                has_all = not lost(source, text) and not lost(text, source)
-                return has_all, ends(text) or not ends(source), found[text]
+            def score(texts: list[str], request=request) -> list[float]:
+                return [number for number, _ in self._endings([(request, text) for text in texts])]
 
-            self.add(request, sorted(found, key=worth, reverse=True)[:COMPARED], "model")
+            # apart, because a rewording has likelier edits than the source
+            for texts in filter(None, ([source], request.starts())):
+                starts = dict(zip(texts, score(texts), strict=True))
+                found = reword(
+                    *given, prompt, self.pipe.edits, starts, self._count, low, high, singles, COMBINED, score
+                )
+
+                def worth(text: str, source=source, found=found) -> tuple[bool, bool, float]:
+                    has_all = not lost(source, text) and not lost(text, source)
+                    return has_all, ends(text) or not ends(source), found[text]
+
+                self.add(request, sorted(found, key=worth, reverse=True)[:COMPARED], "model")
 
     def _combined(self, request: _Request, parts: list[_Request], gaps: list[str]) -> list[str]:
         """
@@ -495,8 +542,7 @@ class _Job:
         model, tokenizer = self.pipe.model, self.pipe.tokenizer
         pairs = [(request, k) for request in requests for k in [0] * with_source + request.others()]
         pairs = [(request, k) for request, k in pairs if request.considered[k].score is None]
-        texts = [request.considered[k].text for request, k in pairs]
-        scores = endings(model, tokenizer, [self._prompt(request.source) for request, _ in pairs], texts)
+        scores = self._endings([(request, request.considered[k].text) for request, k in pairs])
         for (request, k), (score, ending) in zip(pairs, scores, strict=True):
             recall = None if k else score  # the text with the index 0 is the source
             request.considered[k] = replace(request.considered[k], score=score, ending=ending, recall=recall)
@@ -507,16 +553,34 @@ class _Job:
         for (request, k), recall in zip(pairs, recalls, strict=True):
             request.considered[k] = replace(request.considered[k], recall=recall)
 
+    def _endings(self, pairs: list[tuple[_Request, str]]) -> list[tuple[float, float]]:
+        """
+        Return the log-probability without a length and the end score of each pair of a request and a text, given the
+        source and instruction of the request. Compute the numbers of a pair only once.
+        """
+        asked = [(request.instruction, request.source, text) for request, text in pairs]
+        missing = [each for each in dict.fromkeys(asked) if each not in self.known]
+        prompts, texts = [self._prompt(source, how) for how, source, _ in missing], [text for *_, text in missing]
+        self.known |= zip(missing, endings(self.pipe.model, self.pipe.tokenizer, prompts, texts), strict=True)
+        return [self.known[each] for each in asked]
+
     def _has_scores(self) -> bool:
         """Return whether the model can compute the log-probability of a text without a length."""
         config = self.pipe.model.config
         return not getattr(config, "length_controlled", False) or bool(getattr(config, "length_optional", False))
 
-    def _prompt(self, source: str) -> Any:
-        """Return the prompt for a source: a chat if the tokenizer has a template, otherwise the source."""
+    def _has_edits(self) -> bool:
+        """Return whether the model has edits, and can score them."""
+        return getattr(self.pipe, "edits", None) is not None and self._has_scores()
+
+    def _prompt(self, source: str, instruction: str = INSTRUCTION) -> Any:
+        """
+        Return the prompt for a source: a chat if the tokenizer has a template, otherwise the source. An `instruction`
+        of the user has priority over the given one.
+        """
         if getattr(self.pipe.tokenizer, "chat_template", None) is None:
             return source
-        return [{"role": "system", "content": self.instruction}, {"role": "user", "content": source}]
+        return [{"role": "system", "content": self.instruction or instruction}, {"role": "user", "content": source}]
 
     def results(self) -> Any:
         """

@@ -31,6 +31,8 @@ import written  # noqa: E402
 
 
 REWRITE, HEADLINE, TITLE = "Rewrite the text.", "Write a headline.", "Write a title."
+SHORTER, LONGER = "Rewrite the text to make it shorter.", "Rewrite the text to make it longer."
+DIRECTED = 0.5  # share of the pairs of clearly different lengths whose task names the direction
 SHORTEST, LONGEST = 0.45, 1.7  # ratio of a pair's lengths
 HELD_OUT = 2  # percent of the groups that are held out
 MEN = "Tom John Jim Bill Bob Jack Ken Mike Tony Paul Max Lukas Peter".split()
@@ -109,6 +111,14 @@ def paragraphs(groups: list[list[str]], draw: random.Random) -> Iterator[tuple[s
             yield source, target
 
 
+def task_of(source: str, target: str, draw: random.Random) -> str:
+    """Return the task of a pair: to rewrite it or, in some pairs, to make it shorter or longer."""
+    ratio = len(target) / len(source)
+    if 0.95 < ratio < 1.05 or draw.random() >= DIRECTED:
+        return REWRITE
+    return SHORTER if ratio < 1 else LONGER
+
+
 def _share_a_word(first: str, second: str) -> bool:
     words = [{word.lower() for word in re.findall(r"\w+", text)} for text in (first, second)]
     return bool(words[0] & words[1])
@@ -128,7 +138,7 @@ def make(args: argparse.Namespace) -> tuple[list[dict], list[dict], list[list[st
             some = with_other_names(draw.sample(group, min(4, len(group))), draw)
             # two sentences without a common word seldom have one meaning, and sentences of one length teach little
             pairs += [(a, b) for a, b in pairs_of(some, 1, draw) if abs(len(a) - len(b)) > 2 and _share_a_word(a, b)]
-    rows = [chat(REWRITE, source, target) for source, target in pairs]
+    rows = [chat(task_of(source, target, draw), source, target) for source, target in pairs]
     for path, task, columns, most in (
         (args.headlines, HEADLINE, ("source", "target"), 9000),
         (args.titles, TITLE, ("abstract", "title"), 6000),
