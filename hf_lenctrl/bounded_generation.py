@@ -338,15 +338,16 @@ def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     """
     Encode each text once, and copy its encoder states to all rows of the text. `inputs` holds
     `input_ids (texts, source_length)`, or `inputs_embeds (texts, source_length, d)`, and any other tensors that the
-    encoder reads. `rows (batch_size,)` holds the index of each row's text. Return a dictionary with `encoder_outputs`
-    and `attention_mask` for `generate`.
+    encoder reads. `rows (batch_size,)` holds the index of each row's text. Return a dictionary with `encoder_outputs`,
+    `attention_mask` and, if there are any, `input_ids` for `generate`, which compares outputs with the source's ids.
     """
     encoder = model.get_encoder()
     reads = inspect.signature(encoder.forward).parameters
     given = {name: x for name, x in inputs.items() if name in reads and isinstance(x, torch.Tensor)}
     read = given["input_ids"] if "input_ids" in given else given["inputs_embeds"]
     mask = given.setdefault("attention_mask", torch.ones(read.shape[:2], dtype=torch.long, device=read.device))
-    return {"encoder_outputs": rows_of(encoder(**given), rows), "attention_mask": mask[rows]}
+    ids = {name: x[rows] for name, x in given.items() if name == "input_ids"}
+    return {"encoder_outputs": rows_of(encoder(**given), rows), "attention_mask": mask[rows], **ids}
 
 
 def rows_of(value, rows: torch.Tensor) -> Any:

@@ -302,8 +302,7 @@ class LengthControlledGeneration:
             ids = kwargs.pop("inputs")
             texts = kwargs if ids is None else {**kwargs, "input_ids": ids}
             kwargs |= encode_once(self, texts, torch.arange(batch_size))
-            for name in ("input_ids", "inputs_embeds"):
-                kwargs.pop(name, None)
+            kwargs.pop("inputs_embeds", None)
         elif not self.config.is_encoder_decoder and kwargs.get("attention_mask") is None:
             kwargs["attention_mask"] = mask_of_padding(self, kwargs)
         guide = LengthGuidanceLogitsProcessor(self, float(scale), batch_size, kwargs)
