@@ -235,7 +235,7 @@ def generate_within(
     longest, pad = _longest(options, before), model.config.pad_token_id
     warn_of_cuts(ids, produced, target, longest, pad, is_given=limit is not None)
     if constraint in ("exact", "min"):
-        _warn_of_misses(produced, target, table.unit)
+        _warn_of_misses(produced, target, table.unit, is_minimum=constraint == "min")
     return outputs
 
 
@@ -317,20 +317,26 @@ def warn_of_cuts(
         warn_once(("cut", limit if is_given else None), message, int(cut.sum()), len(ids), limit, advice)
 
 
-def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
-    """Warn of lengths in `produced (batch_size * n,)` outside `target`, and name the first five outputs."""
+def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str, *, is_minimum: bool) -> None:
+    """
+    Warn of lengths in `produced (batch_size * n,)` outside `target`, and name the first five outputs. If `is_minimum`
+    is set, the message names only the lowest allowed length of outputs that are too short.
+    """
     copies = len(produced) // len(target.low)
     low, high = (end.repeat_interleave(copies).to(produced.device) for end in (target.low, target.high))
     missed = ((produced < low) | (produced > high)).nonzero().squeeze(1)
     if len(missed):
         first = missed[:5]
-        ends = zip(low[first].tolist(), high[first].tolist(), strict=True)
+        rows = list(zip(*(each[first].tolist() for each in (produced, low, high)), strict=True))
         kind = "exact length" if torch.equal(low, high) else "allowed lengths"
         logger.warning(
             "%d of %d outputs missed their %s, because no entries fit or positions ran out: "
             "rows %s have %s %s, not %s",
-            *(len(missed), len(produced), kind, first.tolist(), produced[first].tolist(), plural(unit)),
-            [least if least == most else f"{least} to {most}" for least, most in ends],
+            *(len(missed), len(produced), kind, first.tolist(), [n for n, _, _ in rows], plural(unit)),
+            [
+                f"at least {least}" if is_minimum and n < least else least if least == most else f"{least} to {most}"
+                for n, least, most in rows
+            ],
         )
 
 
