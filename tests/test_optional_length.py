@@ -11,6 +11,7 @@ from family_models import stock_model, tokenizer_of
 from pipeline_calls import spy
 from recipe_runs import read_rows, write_texts
 from test_causal import build_plain, make_tokenizer
+from transformers import GenerationConfig
 
 import hf_lenctrl
 from hf_lenctrl import LengthControlledGenerationPipeline, add_length_control
@@ -184,6 +185,10 @@ def test_an_option_that_looks_at_the_rows_of_beams_has_beams(chooser, monkeypatc
     for option in ({"stop_strings": ["e"]}, {"prefix_allowed_tokens_fn": lambda row, ids: entries}, *others):
         outputs = chooser("one more text", length=[5, 7, 9, 12], length_constraint="max", **option)
         assert all(out["length"] <= n for out, n in zip(outputs, [5, 7, 9, 12], strict=True))
+    # the model's configuration has what that of the call leaves out
+    monkeypatch.setattr(chooser.model.generation_config, "encoder_no_repeat_ngram_size", 2)
+    options = {"length_constraint": "max", "generation_config": GenerationConfig(max_new_tokens=20)}
+    assert [out["length"] <= 12 for out in chooser("one more text", length=[5, 7, 9, 12], **options)] == [True] * 4
     assert not any("custom_generate" in call for call in calls)
 
 

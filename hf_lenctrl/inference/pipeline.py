@@ -351,8 +351,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if rows is not None:
             batch = encode_once(self.model, batch, rows.to(self.device))
         arguments, encoded = {**batch, **plan.options(jobs[0])}, batch.get("encoder_outputs")
-        configs = (call.defaults, self.model.generation_config)
-        if any([arguments.get("stop_strings"), *(getattr(config, "stop_strings", None) for config in configs)]):
+        if arguments.get("stop_strings") or getattr(call.defaults, "stop_strings", None):
             arguments["tokenizer"] = self.tokenizer
         copies = rows_of_each(self.model, arguments) if self._causal else None
         if copies is not None:
