@@ -259,6 +259,7 @@ class LengthControlledGeneration:
             if asked.other is not None:
                 target = replace(target, other=other_limit(asked.other, kwargs.get("tokenizer"), table, batch_size))
         warn_of_range(target.length, getattr(self.config, "trained_lengths", None), self.unit_table.unit)
+        self._check_cached(kwargs)
         tokenizer, kwargs["inputs"] = kwargs.get("tokenizer"), inputs
         thoughts = thoughts_of(length_from, tokenizer, table, thinking_budget) if thinks else None
         if self.config.length_controlled:
@@ -266,6 +267,22 @@ class LengthControlledGeneration:
         return generate_within(
             generate, self, table, target, asked.constraint, kwargs, positions=self._positions, thoughts=thoughts
         )
+
+    def _check_cached(self, kwargs: dict) -> None:
+        """
+        Raise `ValueError` if an encoder-decoder would read all `decoder_input_ids` as later ids of a filled cache,
+        because the units of the cached ids would not be counted. Transformers takes the ids for the whole sequence
+        only if the mask has their number of columns.
+        """
+        cached = 0 if kwargs.get(CACHE) is None else int(kwargs[CACHE].get_seq_length())
+        ids, mask = kwargs.get("decoder_input_ids"), kwargs.get("decoder_attention_mask")
+        columns = 1 if ids is None else ids.shape[1]
+        is_whole = columns > cached and mask is not None and mask.shape[1] == columns
+        if self.config.is_encoder_decoder and cached and not is_whole:
+            raise ValueError(
+                f"progress cannot be counted from {columns} later decoder ids of a cached sequence; pass all its "
+                "decoder_input_ids, with a decoder_attention_mask of the same shape"
+            )
 
     def _plan(self, kwargs: dict, target: Target, thoughts: Thoughts | None, table: UnitTable) -> None:
         """Complete the arguments of `generate` for a length-controlled model: length, thoughts and guidance."""
