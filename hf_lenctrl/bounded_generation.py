@@ -160,6 +160,19 @@ def mask_of_padding(model, arguments: dict[str, Any]) -> torch.Tensor | None:
     return (ids != pad).long() if known else torch.ones_like(ids)
 
 
+def check_stop_strings(model, arguments: dict[str, Any]) -> None:
+    """
+    Raise `ValueError` if `model.generate(**arguments)` has stop strings and a function as `custom_generate`, because
+    transformers drops the tokenizer then, and asks for one.
+    """
+    words = arguments.get("stop_strings", _Options(arguments, model.generation_config).in_force("stop_strings"))
+    if words and callable(arguments.get("custom_generate")):
+        raise ValueError(
+            f"transformers gives a function as custom_generate no tokenizer for stop_strings={words!r}; set "
+            f"stop_strings to None, and pass stopping_criteria=[StopStringCriteria(tokenizer, {words!r})]"
+        )
+
+
 def generate_within(
     generate,
     model,

@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.generation import GenerationConfig
 
-from .bounded_generation import encode_once, generate_within, mask_of_padding, rows_of, warn_once
+from .bounded_generation import check_stop_strings, encode_once, generate_within, mask_of_padding, rows_of, warn_once
 from .cache import CACHE, takes_cache
 from .length_guidance import LengthGuidanceLogitsProcessor
 from .length_pair import check_pair, other_limit, units_apart
@@ -226,6 +226,7 @@ class LengthControlledGeneration:
         # Pass positional arguments after `inputs` by their names in the base method.
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         kwargs |= {} if cache is None else {CACHE: cache}
+        check_stop_strings(self, kwargs)
         if getattr(kwargs.get("generation_config"), "is_assistant", False):  # a draft gets what its caller resolved
             return generate(inputs, **kwargs, **({} if length is FROM_CONFIG else {"length": length}))
         table = self.unit_table  # its device is used, because the first parameter may be offloaded
