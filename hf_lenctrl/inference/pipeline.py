@@ -132,7 +132,11 @@ class LengthControlledGenerationPipeline(Pipeline):
     _load_feature_extractor: Any = False
 
     def __init__(self, model, *args, revision: str | None = None, token: str | bool | None = None, **kwargs):
-        loaded = model if isinstance(model, LoadedModel) else LoadedModel(model)
+        if isinstance(model, LoadedModel):
+            loaded = model
+        else:
+            folder = getattr(model, "loaded_subfolder", "")
+            loaded = LoadedModel(model, {"subfolder": folder} if folder else {})
         super().__init__(loaded.model, *args, **kwargs)
         name = getattr(self.model, "name_or_path", "the model")
         # again, because transformers tries its own class if ours raises an error
