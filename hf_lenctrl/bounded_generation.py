@@ -160,6 +160,19 @@ def mask_of_padding(model, arguments: dict[str, Any]) -> torch.Tensor | None:
     return (ids != pad).long() if known else torch.ones_like(ids)
 
 
+def check_stop_strings(model, arguments: dict[str, Any]) -> None:
+    """
+    Raise `ValueError` if `model.generate(**arguments)` has stop strings and a function as `custom_generate`, because
+    transformers drops the tokenizer then, and asks for one.
+    """
+    words = arguments.get("stop_strings", _Options(arguments, model.generation_config).in_force("stop_strings"))
+    if words and callable(arguments.get("custom_generate")):
+        raise ValueError(
+            f"transformers gives a function as custom_generate no tokenizer for stop_strings={words!r}; set "
+            f"stop_strings to None, and pass stopping_criteria=[StopStringCriteria(tokenizer, {words!r})]"
+        )
+
+
 def generate_within(
     generate,
     model,
@@ -235,7 +248,7 @@ def generate_within(
     longest, pad = _longest(options, before), model.config.pad_token_id
     warn_of_cuts(ids, produced, target, longest, pad, is_given=limit is not None)
     if constraint in ("exact", "min"):
-        _warn_of_misses(produced, target, table.unit)
+        _warn_of_misses(produced, target, table.unit, is_minimum=constraint == "min")
     return outputs
 
 
@@ -317,20 +330,26 @@ def warn_of_cuts(
         warn_once(("cut", limit if is_given else None), message, int(cut.sum()), len(ids), limit, advice)
 
 
-def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
-    """Warn of lengths in `produced (batch_size * n,)` outside `target`, and name the first five outputs."""
+def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str, *, is_minimum: bool) -> None:
+    """
+    Warn of lengths in `produced (batch_size * n,)` outside `target`, and name the first five outputs. If `is_minimum`
+    is set, the message names only the lowest allowed length of outputs that are too short.
+    """
     copies = len(produced) // len(target.low)
     low, high = (end.repeat_interleave(copies).to(produced.device) for end in (target.low, target.high))
     missed = ((produced < low) | (produced > high)).nonzero().squeeze(1)
     if len(missed):
         first = missed[:5]
-        ends = zip(low[first].tolist(), high[first].tolist(), strict=True)
+        rows = list(zip(*(each[first].tolist() for each in (produced, low, high)), strict=True))
         kind = "exact length" if torch.equal(low, high) else "allowed lengths"
         logger.warning(
             "%d of %d outputs missed their %s, because no entries fit or positions ran out: "
             "rows %s have %s %s, not %s",
-            *(len(missed), len(produced), kind, first.tolist(), produced[first].tolist(), plural(unit)),
-            [least if least == most else f"{least} to {most}" for least, most in ends],
+            *(len(missed), len(produced), kind, first.tolist(), [n for n, _, _ in rows], plural(unit)),
+            [
+                f"at least {least}" if is_minimum and n < least else least if least == most else f"{least} to {most}"
+                for n, least, most in rows
+            ],
         )
 
 
@@ -338,15 +357,16 @@ def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     """
     Encode each text once, and copy its encoder states to all rows of the text. `inputs` holds
     `input_ids (texts, source_length)`, or `inputs_embeds (texts, source_length, d)`, and any other tensors that the
-    encoder reads. `rows (batch_size,)` holds the index of each row's text. Return a dictionary with `encoder_outputs`
-    and `attention_mask` for `generate`.
+    encoder reads. `rows (batch_size,)` holds the index of each row's text. Return a dictionary with `encoder_outputs`,
+    `attention_mask` and, if there are any, `input_ids` for `generate`, which compares outputs with the source's ids.
     """
     encoder = model.get_encoder()
     reads = inspect.signature(encoder.forward).parameters
     given = {name: x for name, x in inputs.items() if name in reads and isinstance(x, torch.Tensor)}
     read = given["input_ids"] if "input_ids" in given else given["inputs_embeds"]
     mask = given.setdefault("attention_mask", torch.ones(read.shape[:2], dtype=torch.long, device=read.device))
-    return {"encoder_outputs": rows_of(encoder(**given), rows), "attention_mask": mask[rows]}
+    ids = {name: x[rows] for name, x in given.items() if name == "input_ids"}
+    return {"encoder_outputs": rows_of(encoder(**given), rows), "attention_mask": mask[rows], **ids}
 
 
 def rows_of(value, rows: torch.Tensor) -> Any:

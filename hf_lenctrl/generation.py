@@ -10,7 +10,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.generation import GenerationConfig
 
-from .bounded_generation import encode_once, generate_within, mask_of_padding, rows_of, warn_once
+from .bounded_generation import check_stop_strings, encode_once, generate_within, mask_of_padding, rows_of, warn_once
 from .cache import CACHE, takes_cache
 from .length_guidance import LengthGuidanceLogitsProcessor
 from .length_pair import check_pair, other_limit, units_apart
@@ -226,6 +226,7 @@ class LengthControlledGeneration:
         # Pass positional arguments after `inputs` by their names in the base method.
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         kwargs |= {} if cache is None else {CACHE: cache}
+        check_stop_strings(self, kwargs)
         if getattr(kwargs.get("generation_config"), "is_assistant", False):  # a draft gets what its caller resolved
             return generate(inputs, **kwargs, **({} if length is FROM_CONFIG else {"length": length}))
         table = self.unit_table  # its device is used, because the first parameter may be offloaded
@@ -259,6 +260,7 @@ class LengthControlledGeneration:
             if asked.other is not None:
                 target = replace(target, other=other_limit(asked.other, kwargs.get("tokenizer"), table, batch_size))
         warn_of_range(target.length, getattr(self.config, "trained_lengths", None), self.unit_table.unit)
+        self._check_cached(kwargs)
         tokenizer, kwargs["inputs"] = kwargs.get("tokenizer"), inputs
         thoughts = thoughts_of(length_from, tokenizer, table, thinking_budget) if thinks else None
         if self.config.length_controlled:
@@ -266,6 +268,22 @@ class LengthControlledGeneration:
         return generate_within(
             generate, self, table, target, asked.constraint, kwargs, positions=self._positions, thoughts=thoughts
         )
+
+    def _check_cached(self, kwargs: dict) -> None:
+        """
+        Raise `ValueError` if an encoder-decoder would read all `decoder_input_ids` as later ids of a filled cache,
+        because the units of the cached ids would not be counted. Transformers takes the ids for the whole sequence
+        only if the mask has their number of columns.
+        """
+        cached = 0 if kwargs.get(CACHE) is None else int(kwargs[CACHE].get_seq_length())
+        ids, mask = kwargs.get("decoder_input_ids"), kwargs.get("decoder_attention_mask")
+        columns = 1 if ids is None else ids.shape[1]
+        is_whole = columns > cached and mask is not None and mask.shape[1] == columns
+        if self.config.is_encoder_decoder and cached and not is_whole:
+            raise ValueError(
+                f"progress cannot be counted from {columns} later decoder ids of a cached sequence; pass all its "
+                "decoder_input_ids, with a decoder_attention_mask of the same shape"
+            )
 
     def _plan(self, kwargs: dict, target: Target, thoughts: Thoughts | None, table: UnitTable) -> None:
         """Complete the arguments of `generate` for a length-controlled model: length, thoughts and guidance."""
@@ -302,8 +320,7 @@ class LengthControlledGeneration:
             ids = kwargs.pop("inputs")
             texts = kwargs if ids is None else {**kwargs, "input_ids": ids}
             kwargs |= encode_once(self, texts, torch.arange(batch_size))
-            for name in ("input_ids", "inputs_embeds"):
-                kwargs.pop(name, None)
+            kwargs.pop("inputs_embeds", None)
         elif not self.config.is_encoder_decoder and kwargs.get("attention_mask") is None:
             kwargs["attention_mask"] = mask_of_padding(self, kwargs)
         guide = LengthGuidanceLogitsProcessor(self, float(scale), batch_size, kwargs)

@@ -206,9 +206,15 @@ _OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token"
 
 
 class StoresUnitTable:
-    """Mixin for a model that saves a unit table with its weights. The model's configuration names the unit."""
+    """
+    Mixin for a model that saves a unit table with its weights. The model's configuration names the unit.
+
+    `loaded_subfolder` is the argument `subfolder` of `from_pretrained`, because the configuration names only the
+    folder or repository above it, and the pipeline finds more files beside the weights.
+    """
 
     config: PreTrainedConfig
+    loaded_subfolder: str = ""
     # The package sets this function, which loads adapters. If the package is missing, transformers loads adapters.
     _from_adapter: Callable[..., Any] | None = None
 
@@ -263,6 +269,7 @@ class StoresUnitTable:
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         if pretrained_model_name_or_path is None:
             return loaded
+        model.loaded_subfolder = kwargs.get("subfolder") or ""
         where = {name: kwargs[name] for name in _OF_THE_HUB if kwargs.get(name) is not None}
         saved = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **where)[0].get("length_unit")
         unit = model.config.length_unit

@@ -60,8 +60,16 @@ def test_texts_and_chats_in_answers_out(folder):
     for message in ({"role": "user"}, {"role": "user", "content": None}):
         with pytest.raises(ValueError, match="message 1 of a chat has no content, got {'role': 'user'"):
             write([*CHAT, message], length=9)
+    parts = [{"role": "user", "content": [{"type": "text", "text": "a small editor"}]}]
+    for content in ("m['content']", "m['content'] | join", "m['content'].strip()"):
+        write.tokenizer.chat_template = TEMPLATE.replace("+ m['content'] +", f"~ {content} ~")
+        with pytest.raises(ValueError, match="takes a text as content, and no list of parts, got .*'a small editor'"):
+            write(parts, length=9)
+    write.tokenizer.chat_template = TEMPLATE.replace("m['content']", "m['content'][0]['text']")
+    assert write(parts, length=9, **EXACT) == chat
+    write.tokenizer.chat_template = TEMPLATE
     with pytest.raises(ValueError, match="takes a text as content, and no list of parts, got .*'a small editor'"):
-        write([{"role": "user", "content": [{"type": "text", "text": "a small editor"}]}], length=9)
+        write(parts, length=9)
     write.tokenizer.chat_template = None
     with pytest.raises(ValueError, match="has no chat template"):
         write(CHAT, length=9)

@@ -175,6 +175,11 @@ def test_a_fault_of_the_program_keeps_its_traceback(tmp_path, monkeypatch):
         SystemExit, match="^lenctrl asking: 4 bits need bitsandbytes: pip install it .for the traceback"
     ):
         cli.run("asking", "asking", [])
+    (tmp_path / "listing.py").write_text(r"raise ImportError('These differ:\n  * seed=1, now 2\n  * bf16=0, now 1')")
+    with pytest.raises(SystemExit) as end:
+        cli.run("listing", "listing", [])
+    points = "\n  * seed=1, now 2\n  * bf16=0, now 1\n(for the traceback: lenctrl --debug listing ...)"
+    assert end.value.code == f"lenctrl listing: These differ:{points}"
     (tmp_path / "wrong.py").write_text("from json import nothing\n")
     with pytest.raises(ImportError, match="cannot import name 'nothing'"):
         cli.run("wrong", "wrong", [])

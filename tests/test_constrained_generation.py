@@ -88,7 +88,10 @@ def test_an_exact_length_that_cannot_be_is_missed_with_a_warning_and_never_passe
         model.generate(SOURCE, length=[3, 5, 7], max_new_tokens=3)
         assert len([record for record in caplog.records if "missed" in record.getMessage()]) == 1
         model.generate(SOURCE[:2], length=[3, 6], length_constraint="exact", length_tolerance=[0, 1])
-    assert caplog.records[-1].getMessage().startswith("1 of 2 outputs missed their allowed lengths")
+        assert caplog.records[-1].getMessage().startswith("1 of 2 outputs missed their allowed lengths")
+        options = {"length": [3, 10], "stopping_criteria": [lambda ids, scores: torch.tensor([ids.shape[1] > 3] * 2)]}
+        model.generate(SOURCE[:2], length_constraint="min", **options)
+    assert caplog.records[-1].getMessage().endswith("rows [1] have [6] tokens, not ['at least 10']")
 
 
 def characters(output):

@@ -7,6 +7,7 @@ import shutil
 import pytest
 import torch
 from recipe_runs import ROOT
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_lenctrl
 from hf_lenctrl.inference.edits import Edits, apply, reword
@@ -187,9 +188,12 @@ def test_no_edit_adds_a_token_that_the_call_forbids(pipe):
 
 def test_a_model_in_a_subfolder_has_the_edits_and_the_predictor_of_this_folder(tmp_path):
     (tmp_path / "own").symlink_to(MODEL, target_is_directory=True)
-    pipe = hf_lenctrl.pipeline(tmp_path, model_kwargs={"subfolder": "own"})
-    assert pipe.edits is not None and pipe.edits.counts == Edits.load(MODEL / "edits.json").counts
-    assert pipe(SOURCE, length="predict", choose=False)["requested_length"] > 20
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, subfolder="own")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, subfolder="own")
+    named = hf_lenctrl.pipeline(tmp_path, model_kwargs={"subfolder": "own"})
+    for pipe in (named, hf_lenctrl.pipeline(model, tokenizer)):
+        assert pipe.edits is not None and pipe.edits.counts == Edits.load(MODEL / "edits.json").counts
+        assert pipe(SOURCE, length="predict", choose=False)["requested_length"] > 20
 
 
 def test_edits_belong_to_the_model_that_names_them(pipe, tmp_path, caplog):

@@ -197,6 +197,10 @@ def test_the_command_takes_a_second_limit(causal, tmp_path, capsys):
         with pytest.raises(SystemExit):
             generate.main([*words, "--second_limit", wrong, "--output_file", str(tmp_path / "no.jsonl")])
         assert f"must be a unit and a number of at least 1, word=6, got '{wrong}'" in capsys.readouterr().err
+    same = [*words, "--second_limit", "character=9", "--output_file", str(tmp_path / "no.jsonl")]
+    rule = "--second_limit takes another unit than the length, which counts characters, got character=9"
+    with pytest.raises(ValueError, match=f"{rule}; pass --second_limit word=6"):
+        generate.main(same)
 
 
 def test_at_the_last_position_the_text_ends_between_characters():

@@ -224,6 +224,21 @@ def test_a_cached_step_without_progress_is_refused(family):
         model(SOURCE, decoder_input_ids=torch.tensor([[7], [8]]), length=5, past_key_values=cache)
 
 
+def test_generate_continues_a_cache_only_with_all_ids_of_the_decoder(family):
+    model, whole, options = build_model(family), DECODER_IDS[family], {"length": 9, "max_new_tokens": 4}
+    expected = model.generate(SOURCE, decoder_input_ids=whole, **options)
+
+    def continued(columns: int, **mask) -> torch.Tensor:
+        cache = model(SOURCE, decoder_input_ids=whole[:, :-1], length=9, use_cache=True).past_key_values
+        return model.generate(SOURCE, decoder_input_ids=whole[:, -columns:], past_key_values=cache, **options, **mask)
+
+    columns = whole.shape[1]
+    assert torch.equal(continued(columns, decoder_attention_mask=torch.ones_like(whole)), expected)
+    for later in (1, columns):  # without the mask, transformers reads all ids behind the cached ones
+        with pytest.raises(ValueError, match=f"progress cannot be counted from {later} later decoder ids of a cached"):
+            continued(later)
+
+
 def test_decoder_embeddings_with_progress_do_as_ids_do(family):
     model = build_model(family)
     embeds = model.model.decoder.embed_tokens(DECODER_IDS[family])

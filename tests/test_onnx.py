@@ -15,6 +15,7 @@ from test_docs import BLOCKS, run_example
 from tokenizers import Tokenizer
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
+from hf_lenctrl.cache import CACHE
 from hf_lenctrl.commands import export
 from hf_lenctrl.engines.onnx_export import DECODER, ENCODER, FOLDER, export_onnx
 from hf_lenctrl.engines.rules_file import RULES, describe, read_table
@@ -164,6 +165,12 @@ def test_every_family_runs(exported, family):
     for given in ({}, {"length": 9}, {"length": [4, 9, 7]}):  # without a length it is counted from the labels
         ours, theirs = (each(**batch, labels=labels, **given).logits[labels != -100] for each in (other, model))
         torch.testing.assert_close(ours, theirs.detach(), atol=1e-3, rtol=1e-3)
+    ids = batch["input_ids"]
+    step = {**batch, "decoder_input_ids": ids[:, -1:], "length": 9}
+    for each in (other, model) if model.config.counts_progress else ():
+        cache = each(**batch, decoder_input_ids=ids[:, :-1], length=9, use_cache=True)[CACHE]
+        with pytest.raises(ValueError, match="progress cannot be counted from the last token of a cached sequence"):
+            each(**step, cache=cache)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from family_models import stock_model, tokenizer_of
 from pipeline_calls import spy
 from recipe_runs import read_rows, write_texts
 from test_causal import build_plain, make_tokenizer
+from transformers import GenerationConfig, StopStringCriteria
 
 import hf_lenctrl
 from hf_lenctrl import LengthControlledGenerationPipeline, add_length_control
@@ -184,6 +185,10 @@ def test_an_option_that_looks_at_the_rows_of_beams_has_beams(chooser, monkeypatc
     for option in ({"stop_strings": ["e"]}, {"prefix_allowed_tokens_fn": lambda row, ids: entries}, *others):
         outputs = chooser("one more text", length=[5, 7, 9, 12], length_constraint="max", **option)
         assert all(out["length"] <= n for out, n in zip(outputs, [5, 7, 9, 12], strict=True))
+    # the model's configuration has what that of the call leaves out
+    monkeypatch.setattr(chooser.model.generation_config, "encoder_no_repeat_ngram_size", 2)
+    options = {"length_constraint": "max", "generation_config": GenerationConfig(max_new_tokens=20)}
+    assert [out["length"] <= 12 for out in chooser("one more text", length=[5, 7, 9, 12], **options)] == [True] * 4
     assert not any("custom_generate" in call for call in calls)
 
 
@@ -222,6 +227,12 @@ def test_in_tokens_a_search_by_length_is_a_beam_search():
     search = SearchByLength(model.unit_table, 3)
     again = model.generate(**inputs, **options, custom_generate=search, use_cache=False)
     assert torch.equal(again.sequences, expected.sequences)
+    stop = {"custom_generate": search, "tokenizer": tokenizer}
+    for own in ({"stop_strings": ["e"]}, {"generation_config": GenerationConfig(stop_strings=["e"])}):
+        with pytest.raises(ValueError, match=r"pass stopping_criteria=\[StopStringCriteria\(tokenizer, \['e'\]\)\]"):
+            model.generate(**inputs, **options, **stop, **own)
+    stop |= {**own, "stop_strings": None, "stopping_criteria": [StopStringCriteria(tokenizer, ["e"])]}
+    assert model.generate(**inputs, **options, **stop).lengths.max() <= 5
 
 
 def test_a_text_that_comes_twice_is_compared_with_the_natural_text_of_its_own_length(chooser, monkeypatch):

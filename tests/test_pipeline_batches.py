@@ -65,6 +65,24 @@ def test_generate_writes_one_text_at_several_lengths(tokenizer, fields):
         assert torch.equal(together, model.generate(**read, **options))
 
 
+def test_options_about_the_entries_of_the_source_hold_for_a_text_that_is_read_once(tokenizer):
+    model = controlled_marian(tokenizer, length_optional=True, absolute_positions=True)
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu", choose=False)
+    batch, exact = tokenizer(SOURCES[1], return_tensors="pt"), {"length_constraint": "exact"}
+    source = {*batch["input_ids"][0].tolist()} - {tokenizer.eos_token_id}
+
+    def shared(**options) -> list[int]:
+        rows = model.generate(**batch, length=[12, 20], **exact, **options).tolist()
+        texts = [row["generated_text"] for row in pipe(SOURCES[1], length=[12, 20], **exact, **options)]
+        assert texts == tokenizer.batch_decode(rows, skip_special_tokens=True)
+        return [len(source.intersection(row)) for row in rows]
+
+    for others in ({}, {"guidance_scale": 2.0}):
+        assert min(shared(**others)) > 0
+        assert shared(encoder_no_repeat_ngram_size=1, **others) == [0, 0]
+        assert shared(encoder_repetition_penalty=1e-9, **others) == [0, 0]
+
+
 def test_a_plain_model_reads_a_text_once_too(plain, tokenizer):
     pipe = LengthControlledGenerationPipeline(model=plain, tokenizer=tokenizer, device="cpu")
     options = {"length_unit": "character", "length_constraint": "max"}

@@ -37,7 +37,7 @@ import hf_lenctrl
 from ..inference.presets import PRESETS
 from ..inference.sources import length_or_range
 from ..length_units import LENGTH_UNITS, load_unit
-from ..lengths import LENGTH_CONSTRAINTS, window_in
+from ..lengths import LENGTH_CONSTRAINTS, plural, window_in
 from .arguments import UNIT_HELP, CommandParser, unit_name
 from .identity import identity
 from .locking import locked
@@ -207,6 +207,12 @@ def generate(
         options["length"] = lengths
     if second_limit is not None:
         unit = options.get("length_unit") or getattr(model.config, "length_unit", None) or "token"
+        if second_limit[0] == unit:  # the pipeline's own message is about a dictionary
+            example = "character=30" if unit == "word" else "word=6"
+            raise ValueError(
+                f"--second_limit takes another unit than the length, which counts {plural(unit)}, got "
+                f"{unit}={second_limit[1]}; pass --second_limit {example}"
+            )
         options["length"] = {unit: options.get("length"), second_limit[0]: second_limit[1]}
     pipe = hf_lenctrl.LengthControlledGenerationPipeline(
         model=model, tokenizer=tokenizer, device=model.device, progress_bar=progress_bar

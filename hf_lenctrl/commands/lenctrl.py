@@ -42,8 +42,9 @@ options:
 def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
     """
     Run the command `name` with the options `argv`: call `main()` of a module such as `"hf_lenctrl.commands.train"`. If
-    the user can correct the error, exit with status 1 and the error's message: one line, and one more line for each
-    item that the message lists. Show the traceback of all other errors, and with `debug` of every error.
+    the user can correct the error, exit with status 1 and the error's message: one line, or if the message lists
+    items, one more line for each item and for the hint at the end. Show the traceback of all other errors, and with
+    `debug` of every error.
     """
     sys.argv = [f"lenctrl {name}", *argv]  # argparse shows the first word in its messages
     try:
@@ -55,7 +56,8 @@ def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
         if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("hf_lenctrl"):
             hint = f"; pip install {_package_of(error.name or '')}"
         first, *points = (" ".join(part.split()) for part in str(error).split(POINT))
-        sys.exit(POINT.join([f"lenctrl {name}: {first}{hint}", *points]))
+        last = f"\n{hint.strip()}" if points else hint
+        sys.exit(POINT.join([f"lenctrl {name}: {first}", *points]) + last)
     if (accelerate := sys.modules.get("accelerate")) is not None:
         accelerate.PartialState().destroy_process_group()  # a process that ends while gloo's threads run would abort
 

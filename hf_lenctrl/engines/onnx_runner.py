@@ -168,7 +168,8 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         and the updated cache, unless `use_cache` is `False`. `length (batch_size,)` are the planned lengths; by
         default they are counted from `labels`, or else they are `config.length`. `progress (batch_size,
         sequence_length)` are the units so far at each decoder position; by default they are counted from
-        `decoder_input_ids`.
+        `decoder_input_ids`. Raise `ValueError` if they are missing and the cache is filled, because only the last ids
+        are then given.
         """
         if length is None and labels is not None:
             length = self.table.progress(labels.masked_fill(labels == -100, self.config.pad_token_id))[:, -1]
@@ -182,6 +183,11 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         states, rows = encoder_outputs[0], len(decoder_input_ids)
         mask = torch.ones(states.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
         past: Any = _Past(self.step.inputs, rows) if cache is None else cache
+        if progress is None and self.config.counts_progress and past.get_seq_length():
+            raise ValueError(
+                "progress cannot be counted from the last token of a cached sequence; pass progress=, or call "
+                "generate()"
+            )
         outputs = self.step(
             encoder_attention_mask=mask,
             input_ids=decoder_input_ids,

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import UndefinedError
+
 from ..length_units import check_list
 
 
@@ -42,14 +44,17 @@ def as_prompt(source, tokenizer) -> Any:
             raise ValueError(
                 f"message {i} of a chat has no content, got {message!r}; pass {{'role': 'user', 'content': '...'}}"
             )
+    lists = [message["content"] for message in source if isinstance(message.get("content"), list)]
+    rule = "the tokenizer's chat template takes a text as content, and no list of parts"
     try:
         text = tokenizer.apply_chat_template(list(source), tokenize=False, add_generation_prompt=True)
-    except TypeError as error:
-        parts = next((m["content"] for m in source if isinstance(m.get("content"), list)), None)
-        if parts is None:
+    except (TypeError, UndefinedError) as error:  # a template adds a text to the content, or calls its `strip`
+        if not lists:
             raise
-        rule = "the tokenizer's chat template takes a text as content, and no list of parts"
-        raise ValueError(f"{rule}, got {parts!r}; pass the text alone") from error
+        raise ValueError(f"{rule}, got {lists[0]!r}; pass the text alone") from error
+    for parts in lists:  # a template may also write the list, or each of its dictionaries, as Python shows it
+        if any(repr(shown) in text for shown in (parts, *parts) if shown and not isinstance(shown, str)):
+            raise ValueError(f"{rule}, got {parts!r}; pass the text alone")
     return Prompt(text, is_chat=True)
 
 

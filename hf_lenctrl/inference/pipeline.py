@@ -132,7 +132,11 @@ class LengthControlledGenerationPipeline(Pipeline):
     _load_feature_extractor: Any = False
 
     def __init__(self, model, *args, revision: str | None = None, token: str | bool | None = None, **kwargs):
-        loaded = model if isinstance(model, LoadedModel) else LoadedModel(model)
+        if isinstance(model, LoadedModel):
+            loaded = model
+        else:
+            folder = getattr(model, "loaded_subfolder", "")
+            loaded = LoadedModel(model, {"subfolder": folder} if folder else {})
         super().__init__(loaded.model, *args, **kwargs)
         name = getattr(self.model, "name_or_path", "the model")
         # again, because transformers tries its own class if ours raises an error
@@ -351,8 +355,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if rows is not None:
             batch = encode_once(self.model, batch, rows.to(self.device))
         arguments, encoded = {**batch, **plan.options(jobs[0])}, batch.get("encoder_outputs")
-        configs = (call.defaults, self.model.generation_config)
-        if any([arguments.get("stop_strings"), *(getattr(config, "stop_strings", None) for config in configs)]):
+        if arguments.get("stop_strings") or getattr(call.defaults, "stop_strings", None):
             arguments["tokenizer"] = self.tokenizer
         copies = rows_of_each(self.model, arguments) if self._causal else None
         if copies is not None:

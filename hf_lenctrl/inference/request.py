@@ -1,5 +1,6 @@
 """The checked options of a pipeline call, and the requests that are made from these options."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -145,7 +146,10 @@ class Call:
         own = defaults_for(model, call.options.get("generation_config"))
         is_off = switches_off(options) or call.length_constraint is None and not call.able.needs_unit
         call.own = dict.fromkeys(own) if is_off else own  # the options of a length have no defaults then
-        call.defaults = call.options.get("generation_config") or model.generation_config
+        call.defaults = copy.copy(model.generation_config)
+        # as in `generate`, what the call's own configuration leaves out comes from the model's
+        passed = vars(call.options.get("generation_config") or call.defaults)
+        vars(call.defaults).update({name: value for name, value in passed.items() if value is not None})
         call._read_unit()
         call._read_constraint()
         if call.batch_size is None and call.batch_tokens is None:
