@@ -340,7 +340,7 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
         ends = zip(low[first].tolist(), high[first].tolist(), strict=True)
         kind = "exact length" if torch.equal(low, high) else "allowed lengths"
         logger.warning(
-            "%d of %d outputs missed their %s, because no entries fit or positions ran out: "
+            "%d of %d outputs missed their %s, because no entries fit, positions ran out or a stop string came first: "
             "rows %s have %s %s, not %s",
             *(len(missed), len(produced), kind, first.tolist(), produced[first].tolist(), plural(unit)),
             [least if least == most else f"{least} to {most}" for least, most in ends],
