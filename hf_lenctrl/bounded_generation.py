@@ -28,6 +28,7 @@ from .thoughts import ThinkingBudgetLogitsProcessor, Thoughts
 logger = logging.getLogger(__name__)
 
 _SAID: set = set()  # keys of the logged warnings
+_NATURAL_TOKENS = 256  # most new tokens of a text without a length, as in the pipelines of transformers
 
 
 def prompt_of(model, kwargs: dict) -> tuple[int, int]:
@@ -288,6 +289,7 @@ def generate_for(model, table: UnitTable, target: Target | None, constraint: str
     `length_from` but `target` is `None`.
     """
     if getattr(model.config, "length_controlled", False):
+        arguments = _with_room(model, arguments) if target is None else arguments
         return model.generate(**arguments, length=target, length_constraint=constraint)
     if hasattr(model, "unit_table"):  # a model of this package
         arguments = {**arguments, "length_constraint": None}
@@ -300,6 +302,17 @@ def generate_for(model, table: UnitTable, target: Target | None, constraint: str
     return generate_within(
         model.generate, model, table, target, constraint, arguments, positions=positions, thoughts=thoughts
     )
+
+
+def _with_room(model, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `generate` for a text without a length, with a token limit if nothing sets one."""
+    options = _Options(arguments, model.generation_config)
+    if any(options.in_force(name) is not None for name in ("max_length", "max_new_tokens")):
+        return arguments  # otherwise transformers cuts the text at 20 tokens
+    positions, before = model._positions, prompt_of(model, arguments)[0]
+    # the decoder never reads the last token; XLNet has -1 positions
+    room = positions + 1 - before if positions is not None and positions > 0 else _NATURAL_TOKENS
+    return {**arguments, "max_new_tokens": max(1, min(room, _NATURAL_TOKENS))}
 
 
 def warn_once(key: Any, message: str, *values) -> None:
@@ -343,7 +356,7 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str, *, is_min
         rows = list(zip(*(each[first].tolist() for each in (produced, low, high)), strict=True))
         kind = "exact length" if torch.equal(low, high) else "allowed lengths"
         logger.warning(
-            "%d of %d outputs missed their %s, because no entries fit or positions ran out: "
+            "%d of %d outputs missed their %s, because no entries fit, positions ran out or a stop string came first: "
             "rows %s have %s %s, not %s",
             *(len(missed), len(produced), kind, first.tolist(), [n for n, _, _ in rows], plural(unit)),
             [

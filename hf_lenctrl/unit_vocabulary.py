@@ -43,6 +43,10 @@ def entries_of(tokenizer) -> tuple[int, set[int]]:
         used = set(backend.get_vocab().values())
         size = max(size, max(used, default=-1) + 1)
         special |= set(range(size)) - used
+    if hasattr(tokenizer, "spm_target") or hasattr(tokenizer, "sp_model"):
+        model = _sentencepiece(tokenizer)
+        silent = {model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_control(i)}  # such as <s>
+        special |= {i for i, piece in enumerate(tokenizer.convert_ids_to_tokens(list(range(size)))) if piece in silent}
     return size, {i for i in special if i < size}  # a separate target vocabulary has no length tokens
 
 
@@ -501,11 +505,16 @@ def _bytes_of(piece: str) -> bytes:
         return piece.encode("utf-8")
 
 
+def _sentencepiece(tokenizer) -> Any:
+    """Return the SentencePiece model that decodes the texts of a tokenizer."""
+    if getattr(tokenizer, "separate_vocabs", True) is False:
+        return tokenizer.spm_source  # MarianTokenizer decodes a shared vocabulary with this model
+    return tokenizer.sp_model if hasattr(tokenizer, "sp_model") else tokenizer.spm_target
+
+
 def _single_bytes(tokenizer) -> dict[str, bytes]:
     """Return a dictionary from piece to byte for the pieces that SentencePiece decodes to single bytes."""
-    model = tokenizer.sp_model if hasattr(tokenizer, "sp_model") else tokenizer.spm_target
-    if getattr(tokenizer, "separate_vocabs", True) is False:
-        model = tokenizer.spm_source  # MarianTokenizer decodes a shared vocabulary with this model
+    model = _sentencepiece(tokenizer)
     pieces = [model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_byte(i)]
     return {piece: bytes([int(piece[3:5], 16)]) for piece in pieces}
 

@@ -452,7 +452,7 @@ def test_the_text_generation_pipeline_takes_a_length(folder):
     assert [len(out["generated_text"]) for (out,) in both] == LENGTHS
 
 
-def test_drafts_change_no_text_and_a_stop_string_ends_it(folder):
+def test_drafts_change_no_text_and_a_stop_string_ends_it(folder, caplog):
     write = hf_lenctrl.pipeline(folder / "controlled", device="cpu", do_sample=False, length_constraint="exact")
     plain = AutoModelForCausalLM.from_pretrained(folder / "plain")
     expected = write(PROMPTS[0], length=23)
@@ -464,5 +464,8 @@ def test_drafts_change_no_text_and_a_stop_string_ends_it(folder):
     end = text.index(stop) + 2
     stopped = write(PROMPTS[0], length=23, length_constraint="max", stop_strings=[stop])
     assert (stopped["generated_text"], stopped["length"]) == (text[:end], end) and end < 23
+    caplog.clear()
+    assert write(PROMPTS[0], length=23, stop_strings=[stop])["length"] == end
+    assert "no entries fit, positions ran out or a stop string came first: rows [0] have" in caplog.text
     write.model.generation_config.stop_strings = [stop]
     assert write(PROMPTS[0], length=23, length_constraint="max") == stopped

@@ -34,6 +34,9 @@ def test_length_metrics_are_means_over_the_outputs():
     assert length_metrics(np.array([12, 12]), np.array([10, 10])) == {"variance": 4.0, "mae": 2, "exact": 0, "over": 1}
     with pytest.raises(ValueError, match=r"lengths must be whole numbers, got 20\.7; round them"):
         length_metrics([20, 20.7], [20, 20])
+    for missing, shown in ((float("nan"), "nan"), (None, "None"), ("a text", "'a text'"), (float("inf"), "inf")):
+        with pytest.raises(ValueError, match=f"lengths must be whole numbers, got {shown}; .*leave out missing ones"):
+            length_metrics([20, 20], [20, missing])
 
 
 @pytest.mark.parametrize("language", ["ja", "ko"])

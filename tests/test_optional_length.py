@@ -55,6 +55,23 @@ def test_without_a_length_an_optional_model_is_the_stock_model(optional):
     assert not torch.allclose(five, expected[0], atol=1e-2)
 
 
+def test_a_text_without_a_length_is_not_cut_at_twenty_tokens(optional, monkeypatch):
+    """20 is the default of `generate`; the pipelines of transformers write up to 256 tokens."""
+    model, stock = optional
+    causal = not model.config.is_encoder_decoder
+    tokenizer = make_tokenizer() if causal else tokenizer_of(model.config.model_type.removeprefix("lenctrl_"))
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, scores=False)
+    positions = getattr(stock.config, "max_position_embeddings", None)
+    calls = spy(monkeypatch, model)
+    pipe("a b c")
+    prompt = calls[0]["input_ids"].shape[1] if causal else 1
+    assert calls[0]["max_new_tokens"] == min(256, 10**9 if positions is None else positions + 1 - prompt)
+    pipe("a b c", max_new_tokens=7)
+    monkeypatch.setattr(model.generation_config, "max_length", 30)
+    pipe("a b c")
+    assert [call.get("max_new_tokens") for call in calls[1:]] == [7, None]
+
+
 def test_rows_without_a_length_train_what_rows_with_one_do_not(optional, caplog):
     model, _ = optional
     ids = torch.tensor([[5, 6, 7, 8]] * 2)

@@ -166,6 +166,7 @@ def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypat
         ({"predictions": "text"}, ValueError, "got 4 and 6"),
         ({"predictions": ["a", None]}, TypeError, r"must be a text, got None at position 1"),
         ({"requested": [17, 10, 0, 17, 10, 3]}, ValueError, "at least 1, got 0"),
+        ({"requested": 40}, TypeError, r"must hold a length for each text, got 40; pass \[40\]"),
         ({"units": []}, ValueError, "units must name at least one unit, got none"),
         ({"bucket_width": -5}, ValueError, "bucket_width must be an integer of at least 1, got -5"),
         ({"worst": -1}, ValueError, "worst must be an integer of at least 0, got -1"),

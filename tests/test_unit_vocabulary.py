@@ -204,6 +204,22 @@ def test_a_byte_piece_is_the_character_it_decodes_to(stripping_byte_fallback):
     assert progress(tokenizer, ids) == [0, 1, 2, 3]
 
 
+def test_a_control_piece_of_sentencepiece_weighs_nothing(tmp_path):
+    """Whoever makes `vocab.json` of all pieces of a SentencePiece model has its `<s>`, which Marian does not name."""
+    (tmp_path / "text.txt").write_text("\n".join(TARGETS * 9), encoding="utf-8")
+    files = {"input": str(tmp_path / "text.txt"), "model_prefix": str(tmp_path / "source")}
+    sentencepiece.SentencePieceTrainer.train(**files, vocab_size=60, hard_vocab_limit=False, minloglevel=2)
+    model = str(tmp_path / "source.model")
+    spm = sentencepiece.SentencePieceProcessor(model_file=model)
+    pieces = [*map(spm.id_to_piece, range(len(spm))), "<pad>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({p: i for i, p in enumerate(pieces)}), encoding="utf-8")
+    tokenizer = MarianTokenizer(model, model, str(tmp_path / "vocab.json"), clean_up_tokenization_spaces=False)
+    s, a = tokenizer.convert_tokens_to_ids(["<s>", "a"])
+    assert s not in tokenizer.all_special_ids and tokenizer.decode([a, s, a]) == "aa"
+    assert progress(tokenizer, [s, a, s, a, a]) == [0, 1, 1, 2, 3]
+    assert progress(tokenizer, [s, a, s, a, a], "token") == [0, 1, 1, 2, 3]
+
+
 def test_a_tokenizer_without_a_decoder_counts_tokens_only():
     words = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>")

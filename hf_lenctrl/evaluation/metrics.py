@@ -45,8 +45,8 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int], *, toleran
     ```
     """
     _check_pairs(produced, requested, "produced and requested must have one length for each output")
-    if (wrong := next((n for n in (*produced, *requested) if int(n) != n), None)) is not None:
-        raise ValueError(f"lengths must be whole numbers, got {wrong!r}; round them")
+    if wrong := [n for n in (*produced, *requested) if not _is_whole(n)]:
+        raise ValueError(f"lengths must be whole numbers, got {wrong[0]!r}; round them, and leave out missing ones")
     differences = [int(p) - int(r) for p, r in zip(produced, requested, strict=True)]
     n = len(differences)
     figures = {
@@ -60,6 +60,13 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int], *, toleran
     check_tolerance(tolerance, "exact")
     windows = zip(produced, *window_of([int(r) for r in requested], tolerance), strict=True)
     return figures | {"within": sum(low <= p <= high for p, low, high in windows) / n}
+
+
+def _is_whole(number) -> bool:
+    try:
+        return int(number) == number
+    except (TypeError, ValueError, OverflowError):  # None and texts, NaN, infinity
+        return False
 
 
 def _check_pairs(ours: Sequence, theirs: Sequence, rule: str) -> None:

@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -179,6 +179,10 @@ def length_report(
     if not isinstance(requested, Mapping) or not set(units) <= requested.keys():
         got = f"those of {', '.join(requested)}" if isinstance(requested, Mapping) else "one list"
         raise ValueError(f"requested must hold lengths for each unit, {{'{units[0]}': [...], ...}}, got {got}")
+    if alone := [requested[unit] for unit in units if not isinstance(requested[unit], Iterable)]:
+        raise TypeError(
+            f"requested must hold a length for each text, got {alone[0]!r}; pass [{alone[0]!r}] * len(texts)"
+        )
     ranged = any(isinstance(length, tuple) for unit in units for length in requested[unit])
     if ranged and window.get("tolerance") is not None:
         raise ValueError(f"a range has no other window, got tolerance={window['tolerance']!r}; leave it out")
