@@ -110,6 +110,9 @@ TEXT, LENGTH = "text must be a string of valid Unicode", "length must be an inte
         ({"tolerance": 3, "constraint": "max"}, ["length_tolerance=", "exact"]),  # this is the pipeline's
         (b'{"text": "Hallo \\ud83d", "length": 30}', [TEXT, '"Hallo \\ud83d"; send "text"']),  # half a character
         (b"[]", ["the body must be a JSON object", "got []; send"]),
+        # FastAPI itself answers these with status 400, without a rule
+        (b'{"text": "Hallo \xff"}', ["the body must be a JSON object", "codec can't decode byte 0xff", "; send {"]),
+        (b'{"length": 1' + 5000 * b"0" + b"}", ["the body must be a JSON object", "value has 5001 digits"]),
     ],
 )
 def test_a_refusal_has_the_rule_the_value_and_the_right_call(address, change, rules):
