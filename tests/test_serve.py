@@ -105,6 +105,7 @@ TEXT, LENGTH = "text must be a string of valid Unicode", "length must be an inte
             ["constraint must be one of max, exact, min", 'got "least"; send "constraint": "max"'],
         ),
         ({"tolerance": -1}, ["tolerance must be an integer from 0", 'got -1; send "tolerance": 2']),
+        ({"tolerance": 2001}, ["tolerance must be an integer from 0 to 2000", 'got 2001; send "tolerance": 2']),
         ({"unit": "line"}, ["unit must be one of token, character, word, ", 'got "line"']),
         ({"lenght": 4}, ["the fields of a request are text, length, unit, constraint, tolerance", 'got "lenght"']),
         ({"tolerance": 3, "constraint": "max"}, ["length_tolerance=", "exact"]),  # this is the pipeline's

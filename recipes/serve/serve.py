@@ -67,7 +67,11 @@ class Request(BaseModel):
         None, description=f"one of {', '.join(LENGTH_CONSTRAINTS)} (by default the model's)", examples=["max"]
     )
     tolerance: StrictInt | None = Field(
-        None, ge=0, description='an integer from 0 (with "exact": so many units more or less)', examples=[2]
+        None,
+        ge=0,
+        le=LONGEST_OUTPUT,
+        description=f'an integer from 0 to {LONGEST_OUTPUT} (with "exact": so many units more or less)',
+        examples=[2],
     )
 
 
