@@ -105,11 +105,15 @@ TEXT, LENGTH = "text must be a string of valid Unicode", "length must be an inte
             ["constraint must be one of max, exact, min", 'got "least"; send "constraint": "max"'],
         ),
         ({"tolerance": -1}, ["tolerance must be an integer from 0", 'got -1; send "tolerance": 2']),
+        ({"tolerance": 2001}, ["tolerance must be an integer from 0 to 2000", 'got 2001; send "tolerance": 2']),
         ({"unit": "line"}, ["unit must be one of token, character, word, ", 'got "line"']),
         ({"lenght": 4}, ["the fields of a request are text, length, unit, constraint, tolerance", 'got "lenght"']),
         ({"tolerance": 3, "constraint": "max"}, ["length_tolerance=", "exact"]),  # this is the pipeline's
         (b'{"text": "Hallo \\ud83d", "length": 30}', [TEXT, '"Hallo \\ud83d"; send "text"']),  # half a character
         (b"[]", ["the body must be a JSON object", "got []; send"]),
+        # FastAPI itself answers these with status 400, without a rule
+        (b'{"text": "Hallo \xff"}', ["the body must be a JSON object", "codec can't decode byte 0xff", "; send {"]),
+        (b'{"length": 1' + 5000 * b"0" + b"}", ["the body must be a JSON object", "value has 5001 digits"]),
     ],
 )
 def test_a_refusal_has_the_rule_the_value_and_the_right_call(address, change, rules):

@@ -210,6 +210,9 @@ REFUSED = {
     "a length does not work with ignore_eos, which can end or extend a text, got True": {"ignore_eos": True},
     "a length does not work with stop, which can end or extend a text, got ['.']": {"stop": "."},
     "a length does not work with stop_token_ids, which can end or extend a text, got [7]": {"stop_token_ids": [7]},
+    "a length does not work with repetition_detection": {
+        "repetition_detection": {"max_pattern_size": 2, "min_count": 3}
+    },
     "9 tokens need 10 with EOS, got max_tokens=9; pass max_tokens=10": {"max_tokens": 9},
 }
 

@@ -87,7 +87,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         if asked is None:
             return
         breaks = ["ignore_eos", "structured_outputs", "thinking_token_budget"]
-        breaks += ["stop", "stop_token_ids"] if asked.constraint != "max" else []
+        breaks += ["stop", "stop_token_ids", "repetition_detection"] if asked.constraint != "max" else []
         for name in breaks:
             if (value := getattr(params, name, None)) not in (None, False, []):
                 raise ValueError(f"a length does not work with {name}, which can end or extend a text, got {value!r}")

@@ -67,8 +67,16 @@ class Request(BaseModel):
         None, description=f"one of {', '.join(LENGTH_CONSTRAINTS)} (by default the model's)", examples=["max"]
     )
     tolerance: StrictInt | None = Field(
-        None, ge=0, description='an integer from 0 (with "exact": so many units more or less)', examples=[2]
+        None,
+        ge=0,
+        le=LONGEST_OUTPUT,
+        description=f'an integer from 0 to {LONGEST_OUTPUT} (with "exact": so many units more or less)',
+        examples=[2],
     )
+
+
+FIELDS: dict[str, Any] = Request.model_fields
+CALL = json.dumps({name: field.examples[0] for name, field in FIELDS.items() if field.is_required()})
 
 
 class Refusal(BaseModel):
@@ -85,18 +93,20 @@ def shown(value: Any) -> str:
 
 def refusal(fault: dict) -> str:
     """One sentence on a fault that pydantic found."""
-    fields: dict[str, Any] = Request.model_fields
     name = fault["loc"][-1]
-    if name in fields:
+    if name in FIELDS:
         value = "nothing" if fault["type"] == "missing" else shown(fault["input"])
         return (
-            f'{name} must be {fields[name].description}, got {value}; send "{name}": {shown(fields[name].examples[0])}'
+            f'{name} must be {FIELDS[name].description}, got {value}; send "{name}": {shown(FIELDS[name].examples[0])}'
         )
-    call = json.dumps({name: field.examples[0] for name, field in fields.items() if field.is_required()})
     if fault["type"] == "extra_forbidden":
-        return f"the fields of a request are {', '.join(fields)}, got {shown(name)}; send {call}"
-    value = fault["ctx"]["error"] if fault["type"] == "json_invalid" else shown(fault["input"])
-    return f"the body must be a JSON object with content-type application/json, got {value}; send {call}"
+        return f"the fields of a request are {', '.join(FIELDS)}, got {shown(name)}; send {CALL}"
+    return no_object(fault["ctx"]["error"] if fault["type"] == "json_invalid" else shown(fault["input"]))
+
+
+def no_object(value: Any) -> str:
+    """One sentence on a body that is no JSON object."""
+    return f"the body must be a JSON object with content-type application/json, got {value}; send {CALL}"
 
 
 @dataclass
@@ -214,6 +224,12 @@ app = FastAPI(title="Text of a length", lifespan=lifespan, docs_url=None, redoc_
 async def refuse(_, error: RequestValidationError) -> JSONResponse:
     """What is wrong with a request, a sentence for each fault."""
     return JSONResponse({"detail": ". ".join(refusal(fault) for fault in error.errors())}, status_code=422)
+
+
+@app.exception_handler(400)
+async def refuse_body(_, error: HTTPException) -> JSONResponse:
+    """What is wrong with a body that FastAPI cannot read, such as bytes that are no UTF-8."""
+    return JSONResponse({"detail": no_object(error.__cause__ or error.detail)}, status_code=422)
 
 
 @app.get("/health")
