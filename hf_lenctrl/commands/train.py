@@ -87,7 +87,8 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
     add_length_predictor(model, run_args.length_predictor, args.output_dir, args.should_save)
     logger.info("%s with %.1fM parameters", type(model).__name__, model.num_parameters() / 1e6)
     controlled = getattr(model.config, "length_controlled", False)  # a stock configuration has no such field
-    if not controlled and model.generation_config.max_new_tokens is None:
+    free = not controlled or run_args.no_length_share  # whether it generates without a length
+    if free and model.generation_config.max_new_tokens is None:
         model.generation_config.max_length = data_args.max_target_length + 1  # the library's default is 20
     return model
 

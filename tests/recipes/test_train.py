@@ -78,6 +78,7 @@ def test_pairs_of_the_named_column_always_have_their_length(tmp_path, monkeypatc
     train(tmp_path / "run", rows=rows, **options, **shape, **ONLY_TRAIN)
     kept, length = (torch.cat(parts) for parts in zip(*seen, strict=True))
     assert 0 < kept.sum() < len(kept) and (length[kept] > 0).all() and (length[~kept] == 0).float().mean() > 0.7
+    assert load(tmp_path / "run")[0].generation_config.max_length == 65  # the library's default of 20 would cut texts
 
 
 def test_weights_saved_in_half_precision_are_those_that_were_tested(tmp_path):
