@@ -61,6 +61,8 @@ def test_a_target_that_counts_nothing_is_refused(byte_level_tokenizer, length):
     collator = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="character", length=length)
     with pytest.raises(ValueError, match=r"every target must hold at least one character, got \[5, 0\]"):
         collator([FEATURES[0], {**FEATURES[1], "labels": [0, 2]}])
+    with pytest.raises(ValueError, match=r"every row must have labels; make them by tokenizer\(source, text_target="):
+        collator([{"input_ids": [5, 2]}, {"input_ids": [6, 2], "labels": None}])
 
 
 @pytest.mark.parametrize(

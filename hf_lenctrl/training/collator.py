@@ -190,7 +190,9 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         batch = super().__call__(features, return_tensors)
         if not self.controlled:
             return batch
-        labels = batch["labels"]
+        labels = batch.get("labels")
+        if labels is None:
+            raise ValueError("every row must have labels; make them by tokenizer(source, text_target=target)")
         ids = labels.masked_fill(labels == self.label_pad_token_id, self.tokenizer.pad_token_id)
         length = self.unit_table.count(ids)  # (B,)
         if bool((length < 1).any()):
