@@ -25,15 +25,15 @@ from .sentences import ends, sentence_ends
 # model was trained with them; asked to rewrite a text alone, an instruct model comments on it.
 SHORTER, LONGER = "Rewrite the text to make it shorter.", "Rewrite the text to make it longer."
 INSTRUCTION = "Rewrite the text."
-FREE_BEAMS, FREE_STARTS = 10, 8  # beams without a planned length, and how many of their texts are edited
+FREE_BEAMS, FREE_STARTS = 8, 6  # beams without a planned length, and how many of their texts are edited
 NUM_BEAMS = 2  # also the rewordings for each planned length; the edits of the source are further candidates
 # planned lengths: with "max" as shares of the limit, because a shorter text often reads better; in a window as places
 # from its lowest length (0) to its highest length (1)
 SHARES, PLACES = (1.0, 0.9, 0.8, 0.7), (0.1, 0.4, 0.7, 1.0)
 GUIDANCE = 2.0  # `guidance_scale` of a model that also generates without a length
-COMPARED = 10  # edited texts that are considered, and texts that get a recall
+COMPARED = 6  # edited texts that are considered, and texts that get a recall
 # texts with one edit to score, of a source that is too long or too short, and texts with several edits
-SHORTENED, LENGTHENED, COMBINED = 24, 32, 12
+SHORTENED, LENGTHENED, COMBINED = 16, 32, 8
 LIKELY_END = -9.2  # nats, a ratio of 1 to 10,000; a text with a lower end score is unfinished; chosen on 18 texts
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"\w[\w-]+")
