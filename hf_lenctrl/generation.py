@@ -260,7 +260,8 @@ class LengthControlledGeneration:
             if asked.other is not None:
                 target = replace(target, other=other_limit(asked.other, kwargs.get("tokenizer"), table, batch_size))
         warn_of_range(target.length, getattr(self.config, "trained_lengths", None), self.unit_table.unit)
-        self._check_cached(kwargs)
+        if self.config.counts_progress or asked.constraint is not None:
+            self._check_cached(kwargs)
         tokenizer, kwargs["inputs"] = kwargs.get("tokenizer"), inputs
         thoughts = thoughts_of(length_from, tokenizer, table, thinking_budget) if thinks else None
         if self.config.length_controlled:

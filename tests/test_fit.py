@@ -233,6 +233,18 @@ def test_a_long_text_is_shortened_without_a_planned_length_and_then_edited(rewri
     assert {one.text for one in fitted.candidates} == {source, fitted.text, *wrote}
 
 
+def test_the_defaults_of_a_pipeline_do_not_plan_the_texts_that_are_shortened(rewrite, monkeypatch):
+    given = {"length": 30, "length_constraint": "exact", "length_tolerance": 4}
+    pipe = LengthControlledGenerationPipeline(model=rewrite.model, tokenizer=rewrite.tokenizer, **given)
+    monkeypatch.setattr(_Job, "_generate", lambda self, requests: None)
+    texts = []
+    for each in (rewrite, pipe):
+        monkeypatch.setattr(each, "edits", Edits({(("do", "not"), ("don't",)): 3}))
+        fitted = fit("They really do not like it at all.", 26, model=each, unit="character")
+        texts.append([one.text for one in fitted.candidates])
+    assert texts[0] == texts[1] and len(texts[0]) > FREE_BEAMS // 2
+
+
 def test_the_value_of_a_text_counts_what_it_keeps():
     values = [
         Candidate("One.", 4, "model", score=score, ending=-1.0, recall=recall).value("One two.")

@@ -466,12 +466,18 @@ class _Job:
         """
         if not requests or not self._has_edits():
             return
-        prompts = [self._prompt(request.source, request.instruction) for request in requests]
-        tokens = self.pipe.tokenizer([request.source for request in requests], add_special_tokens=False)["input_ids"]
-        options: dict[str, Any] = {"num_beams": FREE_BEAMS, "num_return_sequences": FREE_BEAMS, "scores": False}
-        options |= {"length_constraint": None, "max_new_tokens": max(map(len, tokens)) + 2}  # and EOS
-        for request, outputs in zip(requests, self.pipe(prompts, **options), strict=True):
-            self.add(request, [text for out in outputs if (text := out["generated_text"].strip())], "model")
+        side = "text_target" if self.pipe.model.config.is_encoder_decoder else "text"
+        ids = self.pipe.tokenizer(**{side: [request.source for request in requests]})["input_ids"]
+        # steps of 16, so that the texts of a request do not depend on the other requests
+        limits = [16 * math.ceil((len(each) + 2) / 16) for each in ids]
+        for limit in dict.fromkeys(limits):
+            some = [request for request, own in zip(requests, limits, strict=True) if own == limit]
+            options: dict[str, Any] = {"num_beams": FREE_BEAMS, "num_return_sequences": FREE_BEAMS, "scores": False}
+            options |= {"max_new_tokens": limit, **dict.fromkeys(("length", "length_constraint", "guidance_scale"))}
+            outputs = self.pipe([self._prompt(one.source, one.instruction) for one in some], **options)
+            for request, several in zip(some, outputs, strict=True):
+                texts = [out["generated_text"].strip() for out in several]
+                self.add(request, [text for text in texts if text], "model")
 
     def _edit(self, requests: list[_Request]) -> None:
         """
@@ -580,7 +586,8 @@ class _Job:
         """
         if getattr(self.pipe.tokenizer, "chat_template", None) is None:
             return source
-        return [{"role": "system", "content": self.instruction or instruction}, {"role": "user", "content": source}]
+        content = instruction if self.instruction is None else self.instruction
+        return [{"role": "system", "content": content}, {"role": "user", "content": source}]
 
     def results(self) -> Any:
         """
