@@ -163,11 +163,11 @@ def mask_of_padding(model, arguments: dict[str, Any]) -> torch.Tensor | None:
 
 def check_stop_strings(model, arguments: dict[str, Any]) -> None:
     """
-    Raise `ValueError` if `model.generate(**arguments)` has stop strings and a function as `custom_generate`, because
-    transformers drops the tokenizer then, and asks for one.
+    Raise `ValueError` if `model.generate(**arguments)` has stop strings. Called if `custom_generate` is a function,
+    because transformers then drops the tokenizer, and asks for one.
     """
     words = arguments.get("stop_strings", _Options(arguments, model.generation_config).in_force("stop_strings"))
-    if words and callable(arguments.get("custom_generate")):
+    if words:
         raise ValueError(
             f"transformers gives a function as custom_generate no tokenizer for stop_strings={words!r}; set "
             f"stop_strings to None, and pass stopping_criteria=[StopStringCriteria(tokenizer, {words!r})]"

@@ -226,7 +226,8 @@ class LengthControlledGeneration:
         # Pass positional arguments after `inputs` by their names in the base method.
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         kwargs |= {} if cache is None else {CACHE: cache}
-        check_stop_strings(self, kwargs)
+        if callable(kwargs.get("custom_generate")):
+            check_stop_strings(self, kwargs)
         if getattr(kwargs.get("generation_config"), "is_assistant", False):  # a draft gets what its caller resolved
             return generate(inputs, **kwargs, **({} if length is FROM_CONFIG else {"length": length}))
         table = self.unit_table  # its device is used, because the first parameter may be offloaded
@@ -260,7 +261,7 @@ class LengthControlledGeneration:
             if asked.other is not None:
                 target = replace(target, other=other_limit(asked.other, kwargs.get("tokenizer"), table, batch_size))
         warn_of_range(target.length, getattr(self.config, "trained_lengths", None), self.unit_table.unit)
-        if self.config.counts_progress or asked.constraint is not None:
+        if kwargs.get(CACHE) is not None and (self.config.counts_progress or asked.constraint is not None):
             self._check_cached(kwargs)
         tokenizer, kwargs["inputs"] = kwargs.get("tokenizer"), inputs
         thoughts = thoughts_of(length_from, tokenizer, table, thinking_budget) if thinks else None
@@ -276,7 +277,7 @@ class LengthControlledGeneration:
         because the units of the cached ids would not be counted. Transformers takes the ids for the whole sequence
         only if the mask has their number of columns.
         """
-        cached = 0 if kwargs.get(CACHE) is None else int(kwargs[CACHE].get_seq_length())
+        cached = int(kwargs[CACHE].get_seq_length())
         ids, mask = kwargs.get("decoder_input_ids"), kwargs.get("decoder_attention_mask")
         columns = 1 if ids is None else ids.shape[1]
         is_whole = columns > cached and mask is not None and mask.shape[1] == columns
