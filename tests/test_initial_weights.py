@@ -51,6 +51,9 @@ def test_learned_lengths_are_heard_beside_the_words():
     initialize_weights(model)
     assert deviation(model.get_decoder().length_embedding.weight) == pytest.approx(0.5, rel=0.03)
     assert not model.get_decoder().layers[0].encoder_attn.length_out.weight.any()
+    model = LenCtrlMarianMTModel(LenCtrlMarianConfig(**SHAPE, **SEPARATE, **control, encoder_length_embedding=True))
+    initialize_weights(model)  # the encoder reads the table too
+    assert deviation(model.get_encoder().length_table.weight) == pytest.approx(0.02, rel=0.05)
 
 
 def test_a_model_of_t5_is_refused():

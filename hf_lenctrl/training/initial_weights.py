@@ -7,6 +7,8 @@ from transformers import PreTrainedModel
 
 _ATTENTION_INPUTS = ("q_proj", "k_proj", "v_proj")
 TARGET_SCALE = 0.5
+# of a table of lengths that the encoder reads too; a larger one, the same at each position, hides the source
+SHARED_TABLE_STD = 0.02
 
 
 @torch.no_grad()
@@ -27,7 +29,8 @@ def initialize_weights(model: PreTrainedModel) -> None:
     - target embeddings, if the decoder has its own vocabulary: half of the standard deviation of source embeddings.
       Larger embeddings would be too large next to the length encoding, whose root mean square is 0.7.
     - length embeddings (`length_encoding="learned"`): the standard deviation of the target embeddings after
-      `scale_embedding`. It is 0.5 if the decoder has its own vocabulary, otherwise 1.
+      `scale_embedding`. It is 0.5 if the decoder has its own vocabulary, otherwise 1. If the encoder reads the same
+      table (`encoder_length_embedding`), it is 0.02.
 
     Biases stay 0, the weights of layer norms stay 1, and `length_projection` and `length_out` stay 0. T5-style models
     raise an error, because their classes already draw weights that depend on the width.
@@ -66,7 +69,8 @@ def initialize_weights(model: PreTrainedModel) -> None:
     _draw_embedding(source, width**-0.5)
     lengths = getattr(model.get_decoder(), "length_embedding", None)
     if lengths is not None:
-        nn.init.normal_(lengths.weight, std=TARGET_SCALE if separate else 1.0)
+        shared = getattr(model.config, "encoder_length_embedding", False)
+        nn.init.normal_(lengths.weight, std=SHARED_TABLE_STD if shared else TARGET_SCALE if separate else 1.0)
 
 
 def _draw_embedding(embedding: nn.Embedding, std: float) -> None:
