@@ -124,8 +124,8 @@ class _Request:
 
     def starts(self) -> list[str]:
         """
-        Return rewordings of the model that are shorter than the source, have no fault and are finished, at most
-        `FREE_STARTS`.
+        Return the texts that `fit` edits besides the source: at most `FREE_STARTS` rewordings of the model that are
+        shorter than the source, have no fault and are finished.
         """
         source = self.considered[0]
         found = [one for one in self.considered[1:] if one.origin == "model" and one.length < source.length]
@@ -162,12 +162,12 @@ class _Request:
 
     @property
     def too_long(self) -> bool:
-        """Return whether the source is too long."""
+        """Return whether the source has more units than the limit allows."""
         return self.considered[0].length > self.high
 
     @property
     def instruction(self) -> str:
-        """Return the default instruction, by what the source needs."""
+        """Return the default system message, which asks for a shorter or for a longer text."""
         return SHORTER if self.too_long else LONGER
 
     @property
@@ -223,10 +223,11 @@ def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 
             text.
         model (`str` or pipeline, *optional*): Path or Hub name of a model that rewords texts, or a pipeline of the
             task `"length-controlled-generation"`. With any instruct model, the constraint keeps the length; a
-            length-controlled model also plans its length.
+            length-controlled model also plans its length. A model with edits first shortens a text that is too long,
+            without a planned length, and `fit` edits the text and the results.
         instruction (`str`, *optional*): System message of the chat, for a model with a chat template. By default it
             asks for a shorter or for a longer text.
-        num_beams (`int`, *optional*, defaults to 2): Number of beams, and number of rewordings for each planned
+        num_beams (`int`, *optional*, defaults to 2): Number of beams, and number of rewordings, for each planned
             length. More beams take more time, and may give better texts.
 
     Returns:
@@ -393,8 +394,8 @@ class _Job:
     def _write(self, requests: list[_Request]) -> None:
         """
         Let the model shorten the sources that are too long, without a planned length. Edit each source and these
-        rewordings, and compute the scores of the texts that fit. Then let the model reword with planned lengths where
-        it must (`needs_plans`), because such texts are often cut short, and compute the missing scores.
+        rewordings, and compute the scores of the texts that fit. Texts with a planned length are often cut short, so
+        let the model write them only where it must (`needs_plans`). Then compute the missing scores.
         """
         self._reword_freely([request for request in requests if request.too_long])
         self._edit(requests)

@@ -18,6 +18,14 @@ def test_names_and_numbers_are_replaced_on_both_sides():
     assert rewrite.with_other_names(list(alone), random.Random(0)) == alone
 
 
+def test_half_of_the_pairs_that_become_shorter_or_longer_say_so():
+    draw = random.Random(0)
+    tasks = [[rewrite.task_of("x" * 100, "x" * length, draw) for _ in range(400)] for length in (80, 98, 104, 130)]
+    assert [len(set(some)) for some in tasks] == [2, 1, 1, 2] and tasks[1][0] == tasks[2][0] == "Rewrite the text."
+    assert 160 < tasks[0].count("Rewrite the text to make it shorter.") < 240
+    assert 160 < tasks[3].count("Rewrite the text to make it longer.") < 240
+
+
 def test_files_hold_chats_and_no_group_is_on_both_sides(tmp_path, monkeypatch):
     lines = [
         (f"Satz {i}.", f"Phrase {i}.", f"Sentence x{i} is here.", f"Here is x{i} now.", "") for i in range(10, 400)
@@ -43,8 +51,9 @@ def test_files_hold_chats_and_no_group_is_on_both_sides(tmp_path, monkeypatch):
     texts = {text for group in held_out for text in group["texts"]}
     contents = [[message["content"] for message in row["messages"]] for row in train]
     assert held_out and validation and not texts & {text for row in contents for text in row[1:]}
-    assert ["Rewrite the text.", "He went away again.", "He just walked away again now."] in contents or [
-        "Rewrite the text.", "He just walked away again now.", "He went away again."] in contents  # fmt: skip
+    pairs = [row[1:] for row in contents if row[0].startswith("Rewrite the text")]
+    assert ["He went away again.", "He just walked away again now."] in pairs or [
+        "He just walked away again now.", "He went away again."] in pairs  # fmt: skip
     assert not any("He ran" in text for row in contents for text in row)
     assert ["Write a title.", " ".join(["word"] * 80), "A"] in contents
     assert all(0.45 <= len(row[2]) / len(row[1]) <= 1.7 for row in contents if row[1].count(".") == 1)
