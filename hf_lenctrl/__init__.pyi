@@ -20,7 +20,8 @@ from .conversion import (
 )
 from .evaluation.metrics import length_metrics as length_metrics
 from .evaluation.report import length_report as length_report
-from .inference.fit import Fitted as Fitted, fit as fit, fit_async as fit_async
+from .inference.fit import fit as fit, fit_async as fit_async
+from .inference.fitted import Fitted as Fitted
 from .inference.loading import pipeline as pipeline
 from .inference.options import GeneratedText as GeneratedText
 from .inference.pipeline import LengthControlledGenerationPipeline as LengthControlledGenerationPipeline

@@ -19,12 +19,10 @@ from hf_lenctrl.inference.fit import (
     FREE_BEAMS,
     INSTRUCTION,
     SHORTER,
-    Candidate,
     _Job,
     _Request,
-    lost,
-    similarity,
 )
+from hf_lenctrl.inference.fitted import Candidate, lost, similarity
 from hf_lenctrl.inference.ranking import endings, log_probabilities
 
 

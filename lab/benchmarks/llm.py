@@ -49,7 +49,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, fit, load_adapter
 from hf_lenctrl.adapters import is_adapter
-from hf_lenctrl.inference.fit import INSTRUCTION, lost
+from hf_lenctrl.inference.fit import INSTRUCTION
+from hf_lenctrl.inference.fitted import lost
 from hf_lenctrl.inference.ranking import log_probabilities
 from hf_lenctrl.inference.sentences import ends
 
