@@ -12,11 +12,18 @@ import pytest
 import yaml
 from recipe_runs import ROOT
 
+from hf_lenctrl.inference.fitted import lost
+
 
 FOLDER = ROOT / "data" / "everyday_en_de_fr"
 COLUMNS = ["de", "fr", "en", "shorter", "longer", "subject"]
 KINDS = {"words": "kind de fr en", "phrases": "de fr en de_done fr_done en_done", "names": "kind de fr en"}
-OTHERS = {"templates": "de fr en", "rewordings": "en texts", "alternatives": "longer shorter direction"}
+OTHERS = {
+    "templates": "de fr en",
+    "rewordings": "en texts",
+    "condensed": "en texts",
+    "alternatives": "longer shorter direction",
+}
 LISTS = {name: set(columns.split()) for name, columns in (KINDS | OTHERS).items()}
 MOST = 82  # MB of tracked files: the weights are 62 of them
 LARGE = {  # the only files of more than 1 MB
@@ -56,7 +63,8 @@ def test_the_data_set_loads_with_its_splits_and_lists(loaded):
         "names": 947,
         "templates": 334,
         "rewordings": 17_677,
-        "alternatives": 9945,
+        "condensed": 9_328,
+        "alternatives": 10_680,
     }
     assert all(set(part.column_names) == LISTS[name] for name, part in loaded.lists.items())
     row = loaded.splits["validation"][0]
@@ -84,6 +92,15 @@ def test_the_rewordings_are_of_training_sentences_and_of_other_lengths(loaded):
         assert texts and len({*texts, en}) == len(texts) + 1, en
         assert all(0.5 <= len(text) / len(en) <= 1.6 for text in texts), en
         assert all(sorted(re.findall(r"\d+", text)) == sorted(re.findall(r"\d+", en)) for text in texts), en
+
+
+def test_the_condensed_texts_are_shorter_and_keep_names_and_numbers(loaded):
+    lines = loaded.lists["condensed"]
+    assert len({*lines["en"]}) == len(lines) and sum(map(len, lines["texts"])) == 20_270
+    for en, texts in zip(lines["en"], lines["texts"], strict=True):
+        assert texts and [*texts] == sorted({*texts}, key=lambda text: (-len(text), texts.index(text))), en
+        assert all(0.5 <= len(text) / len(en) <= 0.97 and text[-1] == en[-1] for text in texts), en
+        assert not any(lost(en, text) or lost(text, en) for text in texts), en
 
 
 def test_the_card_has_the_figures_of_the_rows(loaded):

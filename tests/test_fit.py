@@ -15,6 +15,7 @@ from hf_lenctrl.commands import fit as fit_command
 from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.inference.edits import Edits
 from hf_lenctrl.inference.fit import (
+    AGAIN_BEAMS,
     COMPARED,
     FREE_BEAMS,
     INSTRUCTION,
@@ -224,8 +225,10 @@ def test_a_long_text_is_shortened_without_a_planned_length_and_then_edited(rewri
     reworded = "hf_lenctrl.inference.fit.reword"
     monkeypatch.setattr(reworded, lambda *given: scored.append(list(given[4])) or {"They don't like it at all.": -1.0})
     fitted = fit(source, 26, model=rewrite, unit="character")
-    chat = [{"role": "system", "content": SHORTER}, {"role": "user", "content": source}]
-    assert calls == [([chat], None, FREE_BEAMS)]
+    first, second = (
+        [{"role": "system", "content": SHORTER}, {"role": "user", "content": x}] for x in (source, wrote[0])
+    )
+    assert calls == [([first], None, FREE_BEAMS), ([second], None, AGAIN_BEAMS)]  # a rewording is shortened again
     assert scored == [[source], ["They do not like it at all."]]
     assert fitted.text == "They don't like it at all." and fitted.origin == "model" and fitted.fault is None
     assert {one.text for one in fitted.candidates} == {source, fitted.text, *wrote}

@@ -25,6 +25,8 @@ from .sentences import ends
 SHORTER, LONGER = "Rewrite the text to make it shorter.", "Rewrite the text to make it longer."
 INSTRUCTION = "Rewrite the text."
 FREE_BEAMS, FREE_STARTS = 8, 6  # beams without a planned length, and how many of their texts are edited
+AGAIN, AGAIN_BEAMS = 3, 4  # how many of their texts that are still too long the model shortens again, and its beams
+SAVING = 20.0  # nats that a text may lose by shortening as much as the limit asks
 NUM_BEAMS = 2  # also the rewordings for each planned length; the edits of the source are further candidates
 # planned lengths: with "max" as shares of the limit, because a shorter text often reads better; in a window as places
 # from its lowest length (0) to its highest length (1)
@@ -57,14 +59,22 @@ class _Request:
         """Return the indices in `considered` of the texts that fit, without the source (index 0)."""
         return [k for k, candidate in enumerate(self.considered) if k and self.fits(candidate)]
 
-    def starts(self) -> list[str]:
+    def starts(self) -> list[int]:
         """
-        Return the texts that `fit` edits besides the source: at most `FREE_STARTS` rewordings of the model that are
-        shorter than the source, have no fault and are finished.
+        Return the indices in `considered` of the texts that `fit` may edit or shorten again: rewordings of the model
+        that are shorter than the source, have no fault and are finished. The best are first; a shorter text may have
+        a lower `value`, see `SAVING`.
         """
-        source = self.considered[0]
-        found = [one for one in self.considered[1:] if one.origin == "model" and one.length < source.length]
-        return [one.text for one in found if not one.faults and one.finishes(self.source)][:FREE_STARTS]
+        most = self.considered[0].length
+        pairs = [(k, one) for k, one in enumerate(self.considered) if one.origin == "model" and one.length < most]
+        found = [k for k, one in pairs if not one.faults and one.finishes(self.source)]
+
+        def worth(k: int) -> float:
+            one = self.considered[k]
+            saved = (most - max(one.length, self.high)) / max(1, most - self.high)
+            return one.value(self.source) + SAVING * saved
+
+        return sorted(found, key=worth, reverse=True)
 
     def likeliest(self) -> list[int]:
         """Return the indices in `considered` of the `COMPARED` likeliest texts that fit, best first."""
@@ -396,24 +406,45 @@ class _Job:
 
     def _reword_freely(self, requests: list[_Request]) -> None:
         """
-        Let the model shorten the source of each request without a planned length, and add the texts to those that are
-        considered. A planned length may cut a sentence; these texts end where they should, and `_edit` brings
-        them to the length. Do nothing if the model has no edits.
+        Let the model shorten the source of each request without a planned length, and then the best of these texts
+        that are still too long. Add the texts to those that are considered. A planned length may cut a sentence;
+        these texts end where they should, and `_edit` brings them to the length. Do nothing if the model has no edits.
         """
         if not requests or not self._has_edits():
             return
+        self._shorten([(request, request.source) for request in requests], FREE_BEAMS)
+        again = []
+        for request, best in self._best_starts(requests):
+            still = [request.considered[k] for k in best if request.considered[k].length > request.high]
+            again += [(request, one.text) for one in still[:AGAIN]]
+        self._shorten(again, AGAIN_BEAMS)
+
+    def _best_starts(self, requests: list[_Request]) -> list[tuple[_Request, list[int]]]:
+        """Return each request with its `starts`, which have a score and a recall."""
+        pairs = [(request, k) for request in requests for k in request.starts()]
+        pairs = [(request, k) for request, k in pairs if request.considered[k].recall is None]
+        self._scored(pairs)
+        self._recall(pairs)
+        return [(request, request.starts()) for request in requests]
+
+    def _shorten(self, texts: list[tuple[_Request, str]], beams: int) -> None:
+        """
+        Let the model shorten each text, and add the rewordings to the texts considered for its request.
+        """
+        if not texts:
+            return
         side = "text_target" if self.pipe.model.config.is_encoder_decoder else "text"
-        ids = self.pipe.tokenizer(**{side: [request.source for request in requests]})["input_ids"]
+        ids = self.pipe.tokenizer(**{side: [text for _, text in texts]})["input_ids"]
         # steps of 16, so that the texts of a request do not depend on the other requests
         limits = [16 * math.ceil((len(each) + 2) / 16) for each in ids]
         for limit in dict.fromkeys(limits):
-            some = [request for request, own in zip(requests, limits, strict=True) if own == limit]
-            options: dict[str, Any] = {"num_beams": FREE_BEAMS, "num_return_sequences": FREE_BEAMS, "scores": False}
+            some = [pair for pair, own in zip(texts, limits, strict=True) if own == limit]
+            options: dict[str, Any] = {"num_beams": beams, "num_return_sequences": beams, "scores": False}
             options |= {"max_new_tokens": limit, **dict.fromkeys(("length", "length_constraint", "guidance_scale"))}
-            outputs = self.pipe([self._prompt(one.source, one.instruction) for one in some], **options)
-            for request, several in zip(some, outputs, strict=True):
-                texts = [out["generated_text"].strip() for out in several]
-                self.add(request, [text for text in texts if text], "model")
+            outputs = self.pipe([self._prompt(text, one.instruction) for one, text in some], **options)
+            for (request, _), several in zip(some, outputs, strict=True):
+                found = [out["generated_text"].strip() for out in several]
+                self.add(request, [text for text in found if text], "model")
 
     def _edit(self, requests: list[_Request]) -> None:
         """
@@ -424,7 +455,8 @@ class _Job:
         if not self._has_edits():
             return
         given = (self.pipe.model, self.pipe.tokenizer)
-        for request in requests:
+        for request, best in self._best_starts(requests):
+            rewordings = [request.considered[k].text for k in best][:FREE_STARTS]
             source, low, high = request.source, max(1, request.low), request.high
             prompt = self._prompt(source, request.instruction)
             singles = SHORTENED if request.too_long else LENGTHENED
@@ -433,7 +465,7 @@ class _Job:
                 return [number for number, _ in self._endings([(request, text) for text in texts])]
 
             # apart, because a rewording has likelier edits than the source
-            for texts in filter(None, ([source], request.starts())):
+            for texts in filter(None, ([source], rewordings)):
                 starts = dict(zip(texts, score(texts), strict=True))
                 found = reword(
                     *given, prompt, self.pipe.edits, starts, self._count, low, high, singles, COMBINED, score
@@ -481,17 +513,23 @@ class _Job:
         """
         if not self._has_scores():
             return
-        model, tokenizer = self.pipe.model, self.pipe.tokenizer
         pairs = [(request, k) for request in requests for k in [0] * with_source + request.others()]
-        pairs = [(request, k) for request, k in pairs if request.considered[k].score is None]
+        self._scored([(request, k) for request, k in pairs if request.considered[k].score is None])
+        pairs = [(request, k) for request in requests for k in request.likeliest()]
+        self._recall([(request, k) for request, k in pairs if request.considered[k].recall is None])
+
+    def _scored(self, pairs: list[tuple[_Request, int]]) -> None:
+        """Compute the `score` and the `ending` of texts, given as pairs of a request and an index in `considered`."""
         scores = self._endings([(request, request.considered[k].text) for request, k in pairs])
         for (request, k), (score, ending) in zip(pairs, scores, strict=True):
-            recall = None if k else score  # the text with the index 0 is the source
+            recall = request.considered[k].recall if k else score  # the text with the index 0 is the source
             request.considered[k] = replace(request.considered[k], score=score, ending=ending, recall=recall)
-        pairs = [(request, k) for request in requests for k in request.likeliest()]
-        pairs = [(request, k) for request, k in pairs if request.considered[k].recall is None]
+
+    def _recall(self, pairs: list[tuple[_Request, int]]) -> None:
+        """Compute the `recall` of texts, given as pairs of a request and an index in `considered`."""
         prompts = [self._prompt(request.considered[k].text) for request, k in pairs]
-        recalls = log_probabilities(model, tokenizer, prompts, [request.source for request, _ in pairs])
+        sources = [request.source for request, _ in pairs]
+        recalls = log_probabilities(self.pipe.model, self.pipe.tokenizer, prompts, sources)
         for (request, k), recall in zip(pairs, recalls, strict=True):
             request.considered[k] = replace(request.considered[k], recall=recall)
 

@@ -9,6 +9,9 @@ files' rows with the same German or French sentence. Two to four neighbouring se
 numbers that both sides share are replaced, so that the model copies them instead of learning some by heart.
 `headlines` have the columns `source` and `target`, `titles` the columns `abstract` and `title`.
 
+The list `condensed` of the data set has sentences with shorter texts that keep the whole meaning. `--others` keeps
+this number of the other rows, so that these pairs are most of them.
+
 Two groups in a hundred are held out: `validation.jsonl` has rows of these, `held_out.jsonl` all texts of each group.
 """
 
@@ -77,6 +80,28 @@ def written_groups() -> list[list[str]]:
     more = written.rewordings()
     groups = ([*line[2:], *more.get(line[2], [])] for line in written.lines())
     return [texts for texts in ([text for text in dict.fromkeys(group) if text] for group in groups) if len(texts) > 1]
+
+
+def condensed_groups() -> list[list[str]]:
+    """Return the sentences of the list `condensed`, each before its shorter texts."""
+    return [[row["en"], *row["texts"]] for row in written.read("condensed")]
+
+
+def condensed_pairs(groups: list[list[str]], draw: random.Random) -> Iterator[tuple[str, str]]:
+    """Yield each sentence with its shorter texts, some of these pairs reversed, and paragraphs of two sentences."""
+    before: list[str] | None = None
+    for group in groups:
+        texts = with_other_names(group, draw)
+        for i, text in enumerate(texts[1:], 1):
+            yield texts[0], text
+            if i > 1 and draw.random() < 0.3:
+                yield texts[i - 1], text
+            if draw.random() < 0.25:
+                yield text, texts[0]
+        if before is not None and draw.random() < 0.3:
+            parts = [(before[0], draw.choice(before[1:])), (texts[0], draw.choice(texts[1:]))]
+            yield " ".join(source for source, _ in parts), " ".join(target for _, target in parts)
+        before = texts
 
 
 def rows_of(path: str) -> Iterator[dict]:
@@ -150,6 +175,13 @@ def make(args: argparse.Namespace) -> tuple[list[dict], list[dict], list[list[st
         found = [row for row in found if not is_held_out(str(row.get("package", row[source])).partition("-")[0])]
         rows += [chat(task, " ".join(row[source].split()[:80]), row[target]) for row in found[:most]]
     draw.shuffle(rows)
+    if args.others is not None:
+        rows = rows[: args.others]
+    condensed = condensed_groups()
+    held_out += [group for group in condensed if is_held_out(group[0])]
+    condensed = [group for group in condensed if not is_held_out(group[0])]
+    rows += [chat(task_of(*pair, draw), *pair) for pair in condensed_pairs(condensed, draw)]
+    draw.shuffle(rows)
     validation = [chat(REWRITE, *pair) for group in held_out[:200] for pair in pairs_of(group, 1, draw)]
     return rows, validation, held_out
 
@@ -160,6 +192,7 @@ def main(argv=None) -> None:
     parser.add_argument("files", nargs="*", help="pairs: jsonl with en, and de or fr")
     parser.add_argument("--headlines", help="jsonl with source and target")
     parser.add_argument("--titles", help="jsonl with abstract and title")
+    parser.add_argument("--others", type=int, help="number of the rows that are not `condensed`; all if left out")
     parser.add_argument("--output_dir", type=Path, required=True, help="folder of the three files")
     parser.add_argument("--seed", type=int, default=48, help="of all draws")
     args = parser.parse_args(argv)

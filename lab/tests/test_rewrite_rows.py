@@ -31,6 +31,8 @@ def test_files_hold_chats_and_no_group_is_on_both_sides(tmp_path, monkeypatch):
         (f"Satz {i}.", f"Phrase {i}.", f"Sentence x{i} is here.", f"Here is x{i} now.", "") for i in range(10, 400)
     ]
     monkeypatch.setattr(rewrite.written, "lines", lambda: iter(lines))
+    condensed = [[f"The shop on street {i} is closed.", f"Shop on street {i} is closed."] for i in range(10, 200)]
+    monkeypatch.setattr(rewrite, "condensed_groups", lambda: condensed)
     rows = [{"split": split, "de": "Er ging.", "en": f"He {verb} away again{end}"} for split, verb, end in
             (("train", "went", "."), ("train", "just walked", " now."), ("test", "ran", " from us."))]  # fmt: skip
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -55,5 +57,12 @@ def test_files_hold_chats_and_no_group_is_on_both_sides(tmp_path, monkeypatch):
     assert ["He went away again.", "He just walked away again now."] in pairs or [
         "He just walked away again now.", "He went away again."] in pairs  # fmt: skip
     assert not any("He ran" in text for row in contents for text in row)
+    shorter = [row for row in pairs if row[0].startswith("The shop") and row[1].startswith("Shop")]
+    assert 180 < len(shorter) <= 190 + 60  # a few groups are held out, and some pairs of groups make a paragraph
+    assert any(row[0].startswith("Shop") for row in pairs)  # some pairs are reversed
     assert ["Write a title.", " ".join(["word"] * 80), "A"] in contents
     assert all(0.45 <= len(row[2]) / len(row[1]) <= 1.7 for row in contents if row[1].count(".") == 1)
+
+    rewrite.main([*command, "--others", "0"])
+    only = [json.loads(line)["messages"][1]["content"] for line in (tmp_path / "train.jsonl").read_text().splitlines()]
+    assert only and all("hop on street" in text for text in only)
