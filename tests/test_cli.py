@@ -132,6 +132,14 @@ def test_no_command_overwrites_its_input(run, words, output, tmp_path, monkeypat
     assert Path("report.json").read_text() == text and not Path("_run").exists()
 
 
+@pytest.mark.parametrize("name", ["out.csv", "out.TXT", "out.jsonl.gz"])
+@pytest.mark.parametrize("command", ["generate", "fit", "fit-cost"])
+def test_a_name_of_another_format_is_refused_because_the_output_is_json(run, command, name):
+    status, error = run(command, "--input_file", "rows.jsonl", "--output_file", name)
+    rule = f"argument --output_file: the output is JSON, got the name '{name}'; end it in .jsonl or .json"
+    assert status == 2 and error == f"lenctrl {command}: {rule}; see lenctrl {command} --help\n"
+
+
 @pytest.mark.parametrize("command", ["generate", "train", "train-predictor"])
 def test_a_second_command_does_not_write_where_the_first_does_until_that_is_killed(run, command, tmp_path):
     (tmp_path / "texts.txt").write_text(SOURCES[0])

@@ -33,7 +33,7 @@ from ..lengths import LENGTH_CONSTRAINTS
 from .arguments import UNIT_HELP, CommandParser, unit_name
 from .identity import identity
 from .locking import locked
-from .output_file import OutputFile, check_loss
+from .output_file import OutputFile, check_loss, json_file
 from .recipes import model_name
 from .rows import Request, Rows, requests_of
 
@@ -54,7 +54,7 @@ def make_parser() -> CommandParser:
     parser = CommandParser(description=__doc__)
     add = parser.add_argument
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv (.gz too), parquet")
-    add("--output_file", required=True, help="JSON lines")
+    add("--output_file", required=True, type=json_file, help="JSON lines")
     lengths = parser.add_mutually_exclusive_group(required=True)
     lengths.add_argument("--length", type=limit, help="length of every text in units, or a limit such as bluesky")
     lengths.add_argument("--length_column", help="column of the length of each text")

@@ -41,7 +41,7 @@ from ..lengths import LENGTH_CONSTRAINTS, plural, window_in
 from .arguments import UNIT_HELP, CommandParser, unit_name
 from .identity import identity
 from .locking import locked
-from .output_file import OutputFile, check_loss, encoded, write_whole
+from .output_file import OutputFile, check_loss, encoded, json_file, write_whole
 from .processes import gathered, processes
 from .recipes import model_name
 from .rows import Request, Rows, requests_of
@@ -87,7 +87,7 @@ def make_parser() -> CommandParser:
     add("--model", required=True, type=model_name, help="folder or Hub name of the model")
     add("--base_model", type=model_name, help="base model, if --model is an adapter; default: the one it names")
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv (.gz too), parquet")
-    add("--output_file", required=True, help="JSON lines")
+    add("--output_file", required=True, type=json_file, help="JSON lines")
     add("--overwrite", action="store_true", help="begin again if --output_file exists, with any options")
     second = "limit in a second unit, word=6; the default constraint is then max"
     add("--second_limit", type=unit_and_limit, metavar="UNIT=N", help=second)
