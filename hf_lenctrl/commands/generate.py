@@ -34,7 +34,7 @@ from transformers import PreTrainedConfig
 
 import hf_lenctrl
 
-from ..inference.presets import PRESETS
+from ..inference.presets import PRESETS, limit_of
 from ..inference.sources import length_or_range
 from ..length_units import LENGTH_UNITS, load_unit
 from ..lengths import LENGTH_CONSTRAINTS, plural, window_in
@@ -206,6 +206,8 @@ def generate(
     if isinstance(lengths, str) or lengths[0] is not None:
         options["length"] = lengths
     if second_limit is not None:
+        if isinstance(lengths, str):
+            _, options["length_unit"] = limit_of(lengths, options.get("length_unit"))
         unit = options.get("length_unit") or getattr(model.config, "length_unit", None) or "token"
         if second_limit[0] == unit:  # the pipeline's own message is about a dictionary
             example = "character=30" if unit == "word" else "word=6"
