@@ -37,7 +37,7 @@ import hf_lenctrl
 from ..inference.presets import PRESETS, limit_of
 from ..inference.sources import length_or_range
 from ..length_units import LENGTH_UNITS, load_unit
-from ..lengths import LENGTH_CONSTRAINTS, plural, window_in
+from ..lengths import LENGTH_CONSTRAINTS, check_counts, plural, window_in
 from .arguments import UNIT_HELP, CommandParser, unit_name
 from .identity import identity
 from .locking import locked
@@ -127,7 +127,10 @@ def parse(argv) -> argparse.Namespace:
     """Parse the options. Exit with a message if an option has no effect, or if options contradict each other."""
     parser = make_parser()
     args = parser.parse_args(argv)
-    args.num_beams = args.num_beams or (1 if args.do_sample else 4)
+    if args.num_beams is None:
+        args.num_beams = 1 if args.do_sample else 4
+    counts = ("num_beams", "num_return_sequences", "batch_size", "batch_tokens")
+    check_counts(**{name: count for name in counts if (count := getattr(args, name)) is not None})
     ways = [length for length in args.length or [] if isinstance(length, str)]
     args.way = ways[0] if ways else None
     sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(args, name) is not None]
