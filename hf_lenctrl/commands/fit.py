@@ -123,9 +123,19 @@ def write(requests: list[Request], candidates: list[list[str]], args: Any, file:
     print(", ".join(f"{name} {count}" for name, count in origins.most_common()), file=sys.stderr)
 
 
+def parse(argv) -> argparse.Namespace:
+    """Parse the options. Exit with a message if an option has no effect without a model."""
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    for name in ("base_model", "dtype", "instruction", "num_beams"):
+        if args.model is None and getattr(args, name) != parser.get_default(name):
+            parser.error(f"--{name} is for a model: add --model")
+    return args
+
+
 def main(argv=None) -> None:
     """Run the command: fit the texts that the output file does not hold yet."""
-    args = make_parser().parse_args(argv)
+    args = parse(argv)
     rows = Rows(args.input_file, plain_text=True)
     check_loss(args.output_file, args.input_file)
     requests = requests_of(
