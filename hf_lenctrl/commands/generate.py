@@ -96,6 +96,7 @@ def make_parser() -> CommandParser:
         "--length",
         type=length_source,
         nargs="+",
+        action="extend",  # a second --length adds to the first
         help="length of every output, or a range, 30-42; several values give an output for each; or the name of a "
         "limit, bluesky; or 'predict', by a length predictor; or the length of 'source' or 'reference'",
     )

@@ -64,6 +64,11 @@ def test_a_number_of_zero_is_refused(name):
         generate.parse(["--model", "m", "--input_file", "i", "--output_file", "o", f"--{name}", "0"])
 
 
+def test_a_second_length_adds_to_the_first():
+    words = ["--model", "m", "--input_file", "i", "--output_file", "o", "--length", "40", "60", "--length", "80"]
+    assert generate.parse(words).length == [40, 60, 80]
+
+
 @pytest.fixture(scope="module")
 def stock(shared_tokenizer, tmp_path_factory):
     return save_stock(tmp_path_factory.mktemp("stock"), shared_tokenizer)
