@@ -106,7 +106,6 @@ def write(requests: list[Request], candidates: list[list[str]], args: Any, file:
         model, tokenizer = load(args.model, args.dtype, base_model=args.base_model)
         options["model"] = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device=model.device)
     done = len(file.lines) - len(file.lines) % BLOCK
-    file.begin(done)
     origins: Counter[str] = Counter()
     for start in tqdm(range(done, len(requests), BLOCK), desc="Fitting", unit="block"):
         block = slice(start, start + BLOCK)
@@ -119,6 +118,8 @@ def write(requests: list[Request], candidates: list[list[str]], args: Any, file:
             origins["fault" if fitted.fault else fitted.origin] += 1
             output = {name: getattr(fitted, name) for name in ("requested", "length", *ADDED)}
             lines.append(request.line({"source": request.source, "output": fitted.text, **output}))
+        if start == done:  # options that `fit` refuses leave no file
+            file.begin(done)
         file.append(lines)
     print(", ".join(f"{name} {count}" for name, count in origins.most_common()), file=sys.stderr)
 
@@ -138,9 +139,8 @@ def main(argv=None) -> None:
     args = parse(argv)
     rows = Rows(args.input_file, plain_text=True)
     check_loss(args.output_file, args.input_file)
-    requests = requests_of(
-        rows, args.source_column, args.length_column, prefix=args.column_prefix, added=ADDED, lengths=[args.length]
-    )
+    how: dict[str, Any] = {"lengths": [args.length], "ranges": False, "prefix": args.column_prefix, "added": ADDED}
+    requests = requests_of(rows, args.source_column, args.length_column, **how)
     candidates = candidates_of(rows, args.candidates_column)
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
     options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}
