@@ -220,3 +220,11 @@ def test_an_absurd_value_of_a_configuration_is_told_in_one_line(run, saved, tmp_
     status, error = run("generate", *map(str, words), "--length", "9")
     assert status == 1 and "\n" not in error.strip()
     assert "length_scale must be from 1 to 10000000, got 0" in error
+
+
+def test_a_wrong_option_of_sampling_is_told_in_one_line(run, saved, tmp_path):
+    (tmp_path / "in.txt").write_text("one\n")
+    words = f"--model {saved} --input_file {tmp_path / 'in.txt'} --output_file {tmp_path / 'out.jsonl'} --length 5"
+    status, error = run("generate", *words.split(), "--do_sample", "--temperature", "0")
+    assert status == 1 and error.startswith("lenctrl generate: `temperature` (=0.0) has to be a strictly positive")
+    assert "\n" not in error and not (tmp_path / "out.jsonl").exists()
