@@ -288,8 +288,10 @@ def generate_for(model, table: UnitTable, target: Target | None, constraint: str
     `None`. If `arguments` include `length_from`, its value is a `Thoughts` object. Raise `ValueError` if they include
     `length_from` but `target` is `None`.
     """
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if target is None:
+        arguments = _with_room(model, getattr(model, "_positions", positions), arguments)
     if getattr(model.config, "length_controlled", False):
-        arguments = _with_room(model, arguments) if target is None else arguments
         return model.generate(**arguments, length=target, length_constraint=constraint)
     if hasattr(model, "unit_table"):  # a model of this package
         arguments = {**arguments, "length_constraint": None}
@@ -297,19 +299,19 @@ def generate_for(model, table: UnitTable, target: Target | None, constraint: str
         if "length_from" in arguments:
             raise ValueError(f"length_from={arguments['length_from']!r} needs a length, got none; pass length=75")
         return model.generate(**arguments)
-    positions, thoughts = getattr(model.config, "max_position_embeddings", None), arguments.get("length_from")
+    thoughts = arguments.get("length_from")
     arguments = {name: value for name, value in arguments.items() if name != "length_from"}
     return generate_within(
         model.generate, model, table, target, constraint, arguments, positions=positions, thoughts=thoughts
     )
 
 
-def _with_room(model, arguments: dict[str, Any]) -> dict[str, Any]:
+def _with_room(model, positions: int | None, arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `generate` for a text without a length, with a token limit if nothing sets one."""
     options = _Options(arguments, model.generation_config)
     if any(options.in_force(name) is not None for name in ("max_length", "max_new_tokens")):
         return arguments  # otherwise transformers cuts the text at 20 tokens
-    positions, before = model._positions, prompt_of(model, arguments)[0]
+    before = prompt_of(model, arguments)[0]
     # the decoder never reads the last token; XLNet has -1 positions
     room = positions + 1 - before if positions is not None and positions > 0 else _NATURAL_TOKENS
     return {**arguments, "max_new_tokens": max(1, min(room, _NATURAL_TOKENS))}

@@ -52,10 +52,9 @@ def load_unit(name: str) -> str | Unit:
         check_name("unit", name, [*LENGTH_UNITS, "module:name"])
         return name
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        return as_unit(getattr(importlib.import_module(module), attribute))
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"a unit of your own is module:name, a Unit or a function, got {name!r}: {error}") from error
-    return as_unit(found)
 
 
 def count_units(text: str, unit: str | Unit) -> int:

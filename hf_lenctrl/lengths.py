@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Integral
@@ -108,7 +109,9 @@ def parse_tolerance(words: Sequence[str]):
     for longer outputs. A word is a number of units (`4`) or a share of the length (`0.1`). Return the number (an `int`
     or a `float`), or a tuple of two numbers. Raise `ValueError` if the tolerance is invalid, see `check_tolerance`.
     """
-    sides = tuple(int(word) if word.isdecimal() else float(word) for word in words)
+    sides: tuple = tuple(words)
+    with suppress(ValueError):  # `check_tolerance` refuses a word that is no number
+        sides = tuple(int(word) if word.isdecimal() else float(word) for word in words)
     tolerance = sides[0] if len(sides) == 1 else sides
     check_tolerance(tolerance, "exact")
     return tolerance

@@ -163,6 +163,15 @@ class LengthControlWrapper(  # type: ignore[misc, override]
         self.resize_unit_table()
         return embeddings
 
+    def _get_candidate_generator(self, generation_config, *args, **kwargs):
+        """Raise `ValueError` for an early exit: transformers 5.23 looks for its layers under a name of the class."""
+        if (layers := generation_config.assistant_early_exit) is not None:
+            raise ValueError(
+                f"a wrapped model cannot draft with its first layers, got assistant_early_exit={layers}; pass "
+                "assistant_model=draft or prompt_lookup_num_tokens=3"
+            )
+        return super()._get_candidate_generator(generation_config, *args, **kwargs)
+
     def _run_inner(self, arguments: dict[str, Any], cache, **some):
         """
         Run the inner model with `arguments`, and with the cache and other arguments that it accepts and that are not

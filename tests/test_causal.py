@@ -329,6 +329,7 @@ def test_tokens_are_streamed_as_they_are_generated():
         (lambda model, ids: model.generate(inputs_embeds=model.embed_tokens(ids), length=4), "pass input_ids"),
         (lambda model, ids: model.generate(ids, length=4, guidance_scale=2.0), "needs a model with length_optional"),
         (lambda model, ids: model.generate(ids.repeat(1, 40), length=4000), "or with a prompt shorter than 40 tokens"),
+        (lambda model, ids: model.generate(ids, length=4, assistant_early_exit=1), "=1; pass assistant_model=draft"),
         (lambda model, ids: hf_lenctrl.add_length_control(model, tokenizer=make_tokenizer()), "has length control"),
         (lambda model, ids: hf_lenctrl.LenCtrlCausalLMConfig(length_head=True), "needs an encoder"),
         (lambda model, ids: hf_lenctrl.LenCtrlCausalLMConfig(absolute_positions=False), "positions"),

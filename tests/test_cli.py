@@ -132,6 +132,14 @@ def test_no_command_overwrites_its_input(run, words, output, tmp_path, monkeypat
     assert Path("report.json").read_text() == text and not Path("_run").exists()
 
 
+@pytest.mark.parametrize("name", ["out.csv", "out.TXT", "out.jsonl.gz"])
+@pytest.mark.parametrize("command", ["generate", "fit", "fit-cost"])
+def test_a_name_of_another_format_is_refused_because_the_output_is_json(run, command, name):
+    status, error = run(command, "--input_file", "rows.jsonl", "--output_file", name)
+    rule = f"argument --output_file: the output is JSON, got the name '{name}'; end it in .jsonl or .json"
+    assert status == 2 and error == f"lenctrl {command}: {rule}; see lenctrl {command} --help\n"
+
+
 @pytest.mark.parametrize("command", ["generate", "train", "train-predictor"])
 def test_a_second_command_does_not_write_where_the_first_does_until_that_is_killed(run, command, tmp_path):
     (tmp_path / "texts.txt").write_text(SOURCES[0])
@@ -212,3 +220,11 @@ def test_an_absurd_value_of_a_configuration_is_told_in_one_line(run, saved, tmp_
     status, error = run("generate", *map(str, words), "--length", "9")
     assert status == 1 and "\n" not in error.strip()
     assert "length_scale must be from 1 to 10000000, got 0" in error
+
+
+def test_a_wrong_option_of_sampling_is_told_in_one_line(run, saved, tmp_path):
+    (tmp_path / "in.txt").write_text("one\n")
+    words = f"--model {saved} --input_file {tmp_path / 'in.txt'} --output_file {tmp_path / 'out.jsonl'} --length 5"
+    status, error = run("generate", *words.split(), "--do_sample", "--temperature", "0")
+    assert status == 1 and error.startswith("lenctrl generate: `temperature` (=0.0) has to be a strictly positive")
+    assert "\n" not in error and not (tmp_path / "out.jsonl").exists()

@@ -331,6 +331,28 @@ def test_the_command_fits_rows_and_resumes(tmp_path, rewrite, capsys, monkeypatc
     assert "is complete" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--base_model=b", "--dtype=float16", "--instruction=Shorten.", "--num_beams=3"])
+def test_the_command_refuses_an_option_of_a_model_without_one(option, capsys):
+    words = ["--input_file=in.txt", "--output_file=out.jsonl", "--length=20", option]
+    with pytest.raises(SystemExit):
+        fit_command.main(words)
+    assert f"{option.partition('=')[0]} is for a model: add --model;" in capsys.readouterr().err
+    assert fit_command.parse([*words, "--model=m"]).model == "m"
+
+
+def test_a_length_that_fit_refuses_leaves_no_file_and_is_told_with_its_row(tmp_path):
+    file = write_rows(tmp_path / "rows.jsonl", [{"source": TEXT, "n": 20}, {"source": TEXT, "n": "20-30"}])
+    options = {"input_file": file, "output_file": tmp_path / "out.jsonl"}
+    for wrong, message in (
+        ({"length": 0}, "length must be at least 1, got 0"),
+        ({"length_column": "n"}, "row 2 of .*: 'n' must hold an integer of at least 1, got '20-30'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit_command.main(as_options(options | wrong))
+    fit_command.main(as_options(options | {"length": 200}))  # no other options began the file
+    assert [row["output"] for row in read_rows(tmp_path / "out.jsonl")] == [TEXT, TEXT]
+
+
 def test_the_command_refuses_candidates_that_are_no_list(tmp_path):
     file = write_rows(tmp_path / "rows.jsonl", [{"source": TEXT, "others": ["a"]}, {"source": TEXT, "others": "b"}])
     options = {"input_file": file, "output_file": tmp_path / "out.jsonl", "length": 20, "candidates_column": "others"}

@@ -203,6 +203,17 @@ def test_the_command_takes_a_second_limit(causal, tmp_path, capsys):
         generate.main(same)
 
 
+def test_the_command_takes_a_named_limit_with_a_second_limit(causal, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("a small editor\n")
+    words = f"--model {causal / 'controlled'} --input_file {tmp_path / 'in.txt'} --length commit_subject".split()
+    generate.main([*words, "--second_limit", "word=2", "--output_file", str(tmp_path / "out.jsonl")])
+    row = json.loads((tmp_path / "out.jsonl").read_text())
+    assert row["requested"] == 50 and row["length"] <= 50 and len(row["output"].split()) <= 2
+    same = [*words, "--second_limit", "character=9", "--output_file", str(tmp_path / "no.jsonl")]
+    with pytest.raises(ValueError, match="another unit than the length, which counts characters, got character=9"):
+        generate.main(same)
+
+
 def test_at_the_last_position_the_text_ends_between_characters():
     """Entry 1 writes the first byte of a character, entry 2 the second one, entry 3 nothing."""
     first, second = (

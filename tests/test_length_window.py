@@ -9,7 +9,7 @@ from family_models import NO, SOURCE, controlled_model, lengths_of
 from huggingface_hub.errors import StrictDataclassClassValidationError
 
 from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
-from hf_lenctrl.lengths import check_tolerance, window_of
+from hf_lenctrl.lengths import check_tolerance, parse_tolerance, window_of
 
 
 # Hand-made tables: entry 0 is EOS, 1 is BOS, which writes nothing; 2, 3 and 4 write 1, 2, 3 tokens
@@ -46,6 +46,12 @@ def test_a_window_never_goes_beyond_its_share(length, tolerance, low, high):
 def test_a_wrong_tolerance_is_told(wrong):
     with pytest.raises(ValueError, match=r"length_tolerance must be units \(4\), a share .* from 0 to under 1"):
         check_tolerance(wrong, "exact")
+
+
+def test_a_word_that_is_no_tolerance_is_told_with_the_rule():
+    assert parse_tolerance(["4"]) == 4 and parse_tolerance(["0.1", "2"]) == (0.1, 2)
+    with pytest.raises(ValueError, match=r"length_tolerance must be units \(4\), .*, or a pair of these, got '10%'"):
+        parse_tolerance(["10%"])
 
 
 @pytest.mark.parametrize("constraint", ["max", None])

@@ -91,9 +91,10 @@ def test_a_plain_model_counts_tokens_unless_told(plain_pipe, plain, monkeypatch)
 
 
 def test_a_plain_model_without_length_and_constraint_writes_what_it_writes(plain_pipe, plain, tokenizer):
+    """Up to 256 tokens, not up to the 20 of the default of `generate`."""
     rows = plain_pipe(SOURCES[:2], length_unit="character")
     for row, source in zip(rows, SOURCES, strict=False):
-        ids = plain.generate(**tokenizer(source, return_tensors="pt"))
+        ids = plain.generate(**tokenizer(source, return_tensors="pt"), max_new_tokens=256)
         text = tokenizer.decode(ids[0], skip_special_tokens=True)
         expected = {"generated_text": text, "length": len(text), "requested_length": None, "length_unit": "character"}
         assert row == expected

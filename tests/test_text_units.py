@@ -246,6 +246,7 @@ def test_too_many_states_are_found_before_the_steps_of_every_character():
         ("letters", "unit must be one of token, .*, module:name, got 'letters'"),
         ("json:letters", "module:name, a Unit or a function, got 'json:letters': module 'json' has no"),
         ("no_module:letters", "got 'no_module:letters': No module named"),
+        ("math:pi", "a function, got 'math:pi': 'float' object is not callable"),
     ],
 )
 def test_the_name_of_no_unit_is_refused(name, message):

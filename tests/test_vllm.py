@@ -106,6 +106,17 @@ def test_each_row_has_its_own_constraint_and_others_stay_as_they_are():
     assert (masked == 0).sum(dim=1).tolist() == [1, 1, entries]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_second_mask_changes_nothing(dtype):
+    """vLLM applies the plugin twice where it is installed, and named on the command line too."""
+    counters = {"token": Counter(TABLE, torch.device("cpu"))}
+    asked = [Asked("token", "max", 6, 6), Asked("token", "exact", 6, 6), Asked("token", "exact", 4, 6)]
+    points = [Point(0, 0, 0), Point(1, 1, 0), Point(2, 4, 0), Point(3, 6, 0)]
+    rows = [Row(i, a, p, (0,), 3 + i % 3) for i, (a, p) in enumerate((a, p) for a in asked for p in points)]
+    once = mask(torch.randn(12, 5).to(dtype), rows, counters)
+    assert torch.equal(mask(once.clone(), rows, counters), once)
+
+
 def spaced_tokenizer() -> PreTrainedTokenizerFast:
     """Decodes as Llama 2: the space before the first word of a text is dropped."""
     pieces = ["<s>", "</s>", "<unk>", "▁the", "▁cat", "s", "▁"]
@@ -232,6 +243,15 @@ def test_vllm_refuses_what_would_break_a_length(batches, message, options):
     validate(SamplingParams(**options))
     if "stop" in options:  # a text that ends sooner is not too long
         validate(SamplingParams(extra_args={"length": 9}, **options))
+
+
+@needs_vllm
+def test_two_objects_of_the_plugin_share_their_tables(batches):
+    from hf_lenctrl.engines.vllm import LengthConstraint
+
+    config = batches.Bench("byte-level", seed=1).config
+    first, second = (LengthConstraint(config, torch.device("cpu"))._count("character") for _ in range(2))
+    assert first.table is second.table
 
 
 @needs_vllm

@@ -32,7 +32,8 @@ def make_parser() -> CommandParser:
     lengths = parser.add_mutually_exclusive_group()
     columns = "column of the requested lengths; one column for each unit"
     lengths.add_argument("--requested_column", nargs="+", default=["requested"], help=columns)
-    lengths.add_argument("--length", type=int, nargs="+", help="requested length of every text; one for each unit")
+    one = "requested length of every text; one for each unit"
+    lengths.add_argument("--length", type=int, nargs="+", action="extend", help=one)
     add("--units", nargs="+", choices=LENGTH_UNITS, default=["character"], help="units to report on")
     add("--tokenizer", type=model_name, help="folder or Hub name of the tokenizer that counts tokens")
     add("--reference_column", help="column of references; adds ROUGE")

@@ -33,7 +33,7 @@ from ..lengths import LENGTH_CONSTRAINTS
 from .arguments import UNIT_HELP, CommandParser, unit_name
 from .identity import identity
 from .locking import locked
-from .output_file import OutputFile, check_loss
+from .output_file import OutputFile, check_loss, json_file
 from .recipes import model_name
 from .rows import Request, Rows, requests_of
 
@@ -54,7 +54,7 @@ def make_parser() -> CommandParser:
     parser = CommandParser(description=__doc__)
     add = parser.add_argument
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv (.gz too), parquet")
-    add("--output_file", required=True, help="JSON lines")
+    add("--output_file", required=True, type=json_file, help="JSON lines")
     lengths = parser.add_mutually_exclusive_group(required=True)
     lengths.add_argument("--length", type=limit, help="length of every text in units, or a limit such as bluesky")
     lengths.add_argument("--length_column", help="column of the length of each text")
@@ -106,7 +106,6 @@ def write(requests: list[Request], candidates: list[list[str]], args: Any, file:
         model, tokenizer = load(args.model, args.dtype, base_model=args.base_model)
         options["model"] = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device=model.device)
     done = len(file.lines) - len(file.lines) % BLOCK
-    file.begin(done)
     origins: Counter[str] = Counter()
     for start in tqdm(range(done, len(requests), BLOCK), desc="Fitting", unit="block"):
         block = slice(start, start + BLOCK)
@@ -119,18 +118,29 @@ def write(requests: list[Request], candidates: list[list[str]], args: Any, file:
             origins["fault" if fitted.fault else fitted.origin] += 1
             output = {name: getattr(fitted, name) for name in ("requested", "length", *ADDED)}
             lines.append(request.line({"source": request.source, "output": fitted.text, **output}))
+        if start == done:  # options that `fit` refuses leave no file
+            file.begin(done)
         file.append(lines)
     print(", ".join(f"{name} {count}" for name, count in origins.most_common()), file=sys.stderr)
 
 
+def parse(argv) -> argparse.Namespace:
+    """Parse the options. Exit with a message if an option has no effect without a model."""
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    for name in ("base_model", "dtype", "instruction", "num_beams"):
+        if args.model is None and getattr(args, name) != parser.get_default(name):
+            parser.error(f"--{name} is for a model: add --model")
+    return args
+
+
 def main(argv=None) -> None:
     """Run the command: fit the texts that the output file does not hold yet."""
-    args = make_parser().parse_args(argv)
+    args = parse(argv)
     rows = Rows(args.input_file, plain_text=True)
     check_loss(args.output_file, args.input_file)
-    requests = requests_of(
-        rows, args.source_column, args.length_column, prefix=args.column_prefix, added=ADDED, lengths=[args.length]
-    )
+    how: dict[str, Any] = {"lengths": [args.length], "ranges": False, "prefix": args.column_prefix, "added": ADDED}
+    requests = requests_of(rows, args.source_column, args.length_column, **how)
     candidates = candidates_of(rows, args.candidates_column)
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
     options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}

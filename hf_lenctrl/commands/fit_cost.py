@@ -13,7 +13,7 @@ from statistics import mean
 
 from ..training.fitted_cost import fit_cost
 from .arguments import CommandParser
-from .output_file import check_loss
+from .output_file import check_loss, json_file
 from .rows import Rows
 
 
@@ -25,7 +25,7 @@ def make_parser() -> CommandParser:
     parser = CommandParser(description=__doc__)
     add = parser.add_argument
     add("--input_file", required=True, help="spoken texts: json, jsonl, csv, parquet (.gz too)")
-    add("--output_file", required=True, help="JSON")
+    add("--output_file", required=True, type=json_file, help="JSON")
     add("--overwrite", action="store_true", help="replace --output_file if it exists")
     add("--text_column", default="text", help="column of the texts")
     add("--seconds_column", default="seconds", help="column of the seconds of each text")

@@ -34,14 +34,14 @@ from transformers import PreTrainedConfig
 
 import hf_lenctrl
 
-from ..inference.presets import PRESETS
+from ..inference.presets import PRESETS, limit_of
 from ..inference.sources import length_or_range
 from ..length_units import LENGTH_UNITS, load_unit
-from ..lengths import LENGTH_CONSTRAINTS, plural, window_in
+from ..lengths import LENGTH_CONSTRAINTS, check_counts, plural, window_in
 from .arguments import UNIT_HELP, CommandParser, unit_name
 from .identity import identity
 from .locking import locked
-from .output_file import OutputFile, check_loss, encoded, write_whole
+from .output_file import OutputFile, check_loss, encoded, json_file, write_whole
 from .processes import gathered, processes
 from .recipes import model_name
 from .rows import Request, Rows, requests_of
@@ -87,7 +87,7 @@ def make_parser() -> CommandParser:
     add("--model", required=True, type=model_name, help="folder or Hub name of the model")
     add("--base_model", type=model_name, help="base model, if --model is an adapter; default: the one it names")
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv (.gz too), parquet")
-    add("--output_file", required=True, help="JSON lines")
+    add("--output_file", required=True, type=json_file, help="JSON lines")
     add("--overwrite", action="store_true", help="begin again if --output_file exists, with any options")
     second = "limit in a second unit, word=6; the default constraint is then max"
     add("--second_limit", type=unit_and_limit, metavar="UNIT=N", help=second)
@@ -96,6 +96,7 @@ def make_parser() -> CommandParser:
         "--length",
         type=length_source,
         nargs="+",
+        action="extend",  # a second --length adds to the first
         help="length of every output, or a range, 30-42; several values give an output for each; or the name of a "
         "limit, bluesky; or 'predict', by a length predictor; or the length of 'source' or 'reference'",
     )
@@ -127,7 +128,10 @@ def parse(argv) -> argparse.Namespace:
     """Parse the options. Exit with a message if an option has no effect, or if options contradict each other."""
     parser = make_parser()
     args = parser.parse_args(argv)
-    args.num_beams = args.num_beams or (1 if args.do_sample else 4)
+    if args.num_beams is None:
+        args.num_beams = 1 if args.do_sample else 4
+    counts = ("num_beams", "num_return_sequences", "batch_size", "batch_tokens")
+    check_counts(**{name: count for name in counts if (count := getattr(args, name)) is not None})
     ways = [length for length in args.length or [] if isinstance(length, str)]
     args.way = ways[0] if ways else None
     sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(args, name) is not None]
@@ -206,6 +210,8 @@ def generate(
     if isinstance(lengths, str) or lengths[0] is not None:
         options["length"] = lengths
     if second_limit is not None:
+        if isinstance(lengths, str):
+            _, options["length_unit"] = limit_of(lengths, options.get("length_unit"))
         unit = options.get("length_unit") or getattr(model.config, "length_unit", None) or "token"
         if second_limit[0] == unit:  # the pipeline's own message is about a dictionary
             example = "character=30" if unit == "word" else "word=6"

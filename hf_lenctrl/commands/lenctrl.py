@@ -76,8 +76,9 @@ def _is_refusal(error: Exception) -> bool:
         return True
     frames = traceback.extract_tb(error.__traceback__)
     last = Path(frames[-1].filename)
-    # `AutoConfig` raises ValueError for a folder that holds no model
-    told = last.name == "configuration_auto.py" or any(frame.name == "parse_specified" for frame in frames)
+    # `AutoConfig` raises ValueError for a folder that holds no model, and `generate` for a temperature of 0
+    told = last.name in ("configuration_auto.py", "logits_process.py")
+    told = told or any(frame.name == "parse_specified" for frame in frames)
     # a library that asks for another one raises ImportError without a name; a wrong `from` gives it a name
     lacks = isinstance(error, ModuleNotFoundError) or isinstance(error, ImportError) and error.name is None
     return isinstance(error, OSError) or lacks or isinstance(error, _REFUSALS) and (told or PACKAGE in last.parents)

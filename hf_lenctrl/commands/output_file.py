@@ -1,5 +1,6 @@
 """Files of JSON lines, written block by block, so that an interrupted command resumes after the complete blocks."""
 
+import argparse
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -7,6 +8,13 @@ from typing import Any
 
 from .identity import differences
 from .locking import kept
+
+
+def json_file(value: str) -> str:
+    """Parse `--output_file`: return the name. Raise `argparse.ArgumentTypeError` if it names another format."""
+    if Path(value).suffix.lower() in (".csv", ".tsv", ".txt", ".parquet", ".xlsx", ".gz"):
+        raise argparse.ArgumentTypeError(f"the output is JSON, got the name {value!r}; end it in .jsonl or .json")
+    return value
 
 
 def check_loss(path: str | Path, *inputs: str | Path | None, overwrite: bool = True) -> None:

@@ -11,6 +11,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,14 @@ from typing import Any
 import torch
 from datasets import DatasetDict
 from tokenizers.trainers import WordPieceTrainer
-from transformers import BertConfig, BertModel, BertTokenizer, EarlyStoppingCallback, TrainingArguments
+from transformers import (
+    BertConfig,
+    BertModel,
+    BertTokenizer,
+    EarlyStoppingCallback,
+    PreTrainedConfig,
+    TrainingArguments,
+)
 
 from ..card import minimal_card
 from ..conversion import tokenizer_of
@@ -70,6 +78,18 @@ class PredictorArguments:
             raise ValueError(
                 f"--target_tokenizer has no use for {plural(self.length_unit)}, which need no tokenizer; leave it out"
             )
+
+
+def check_unit(generator: str) -> None:
+    """Raise `ValueError` if the model `generator` has lengths in another unit than tokens."""
+    unit = "token"
+    with suppress(OSError):  # the folder of a tokenizer has no configuration
+        unit = PreTrainedConfig.get_config_dict(generator)[0].get("length_unit") or unit
+    if unit != "token":
+        raise ValueError(
+            f"--target_tokenizer counts tokens, and {generator} has lengths in {plural(unit)}; pass --length_unit "
+            f"{unit} without --target_tokenizer"
+        )
 
 
 class PredictorTrainer(HubTrainer):
@@ -135,10 +155,13 @@ def measure(splits: DatasetDict, args: PredictorArguments, data_args: SplitArgum
     """
     Strip the texts of all splits. Add the length of each target as `labels`, and of each source as `source_length`.
     Drop rows with an empty text; if the unit is the token, also rows with a target over `max_target_length`. Raise
-    `ValueError` if a split has no row left.
+    `ValueError` if a split has no row left, or if the generator has lengths in another unit.
     """
     unit = args.length_unit
-    tokenizer = tokenizer_of(args.target_tokenizer) if unit == "token" else None
+    tokenizer = None
+    if args.target_tokenizer is not None:
+        check_unit(args.target_tokenizer)
+        tokenizer = tokenizer_of(args.target_tokenizer)
 
     def count(batch):
         sources, targets = ([(text or "").strip() for text in batch[column]] for column in ("source", "target"))

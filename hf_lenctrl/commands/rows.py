@@ -160,12 +160,13 @@ def requests_of(
     reference_column: str | None = None,
     *,
     lengths: Sequence,
+    ranges: bool = True,
     prefix: str = "",
     added: Sequence[str] = (),
 ) -> list[Request]:
     """
-    Build the requests of rows. If `length_column` is given, each row gives one request, for the length in this column.
-    Otherwise each row gives one request for each of `lengths`.
+    Build the requests of rows. If `length_column` is given, each row gives one request, for the length in this column,
+    or if `ranges` is true also for the range. Otherwise each row gives one request for each of `lengths`.
 
     An output adds the columns `requested`, `output`, `length` and the columns in `added`, such as `score`, to its row.
     The names of these columns begin with `prefix`. Raise `ValueError` if the rows already have such a column, or if a
@@ -175,7 +176,7 @@ def requests_of(
     sources = rows.texts("source" if rows.kind == "txt" else source_column)
     if empty := [i for i, source in zip(rows.numbers, sources, strict=True) if not source.strip()]:
         raise ValueError(f"row {empty[0]} of {path} has no text; remove it")
-    own = None if length_column is None else rows.lengths(length_column, ranges=True)
+    own = None if length_column is None else rows.lengths(length_column, ranges)
     if own and len({isinstance(length, tuple) for length in own}) > 1:
         i, length = next(row for row in zip(rows.numbers, own, strict=True) if not isinstance(row[1], tuple))
         rule = f"{length_column!r} must hold a range in each row or in none"

@@ -14,7 +14,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
-from ..length_units import UnitTable, load_unit
+from ..length_units import known_table, load_unit
 from ..thoughts import marker_of
 from .json_requests import JSON, JsonRequest, Text, schema_of
 from .requests import Asked, Counter, Point, Row, mask
@@ -101,8 +101,9 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     def _count(self, unit: str, length_from: str | tuple[int, ...] | None = None) -> Counter:
         tokenizer = cached_tokenizer_from_config(self.model_config)
         marker = None if length_from is None else marker_of(length_from, tokenizer)
-        table = UnitTable.from_tokenizer(tokenizer, self.units.get(unit, unit))
-        return Counter(table.padded(self.vocab_size), self.device, marker)
+        # vLLM makes two objects of this class if its command line names the class of the entry point
+        table = known_table(tokenizer, self.units.get(unit, unit), self.vocab_size, self.device)
+        return Counter(table, self.device, marker)
 
     def _request(self, params: SamplingParams) -> Request | None:
         if (params.extra_args or {}).get(JSON) is not None:

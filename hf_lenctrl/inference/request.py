@@ -172,6 +172,7 @@ class Call:
         self.unit = as_unit(self.length_unit or self.able.unit or first or "token")
         if isinstance(self.length, Mapping):
             self.length, self.other = units_apart(self.length, self.unit)
+            self.length, _ = limit_of(self.length, self.unit)
         # an array of NumPy or pandas; a tensor has a length for each text, never several of one text
         if hasattr(self.length, "tolist") and not isinstance(self.length, torch.Tensor):
             self.length = self.length.tolist()  # type: ignore[union-attr]

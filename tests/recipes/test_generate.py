@@ -58,6 +58,17 @@ def test_options_reach_the_pipeline(words, given):
     assert {name: options.get(name) for name in given} == given
 
 
+@pytest.mark.parametrize("name", ["num_beams", "num_return_sequences", "batch_size", "batch_tokens"])
+def test_a_number_of_zero_is_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got 0"):
+        generate.parse(["--model", "m", "--input_file", "i", "--output_file", "o", f"--{name}", "0"])
+
+
+def test_a_second_length_adds_to_the_first():
+    words = ["--model", "m", "--input_file", "i", "--output_file", "o", "--length", "40", "60", "--length", "80"]
+    assert generate.parse(words).length == [40, 60, 80]
+
+
 @pytest.fixture(scope="module")
 def stock(shared_tokenizer, tmp_path_factory):
     return save_stock(tmp_path_factory.mktemp("stock"), shared_tokenizer)

@@ -119,6 +119,15 @@ def test_the_tokens_of_a_generator_that_was_trained_on_are_the_same(data, tmp_pa
         train(data, folder, "--max_steps=1", *unit)
 
 
+def test_tokens_of_a_generator_with_lengths_in_another_unit_are_refused(data, tmp_path, shared_tokenizer):
+    shared_tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "lenctrl_marian", "length_unit": "character"}')
+    options = recipe.parse_arguments((recipe.SplitArguments,), data)[0]
+    arguments = PredictorArguments(target_tokenizer=str(tmp_path), encoder_name_or_path="any")
+    with pytest.raises(ValueError, match="has lengths in characters; pass --length_unit character without --target"):
+        recipe.measure(recipe.load_splits(options), arguments, options)
+
+
 def test_the_best_checkpoint_is_kept_and_training_ends_without_progress(data, tmp_path):
     # a rate of zero: the second evaluation is no better than the first
     train(data, tmp_path, "--max_steps=60", "--learning_rate=0", "--patience=1")
