@@ -314,7 +314,9 @@ def _with_room(model, positions: int | None, arguments: dict[str, Any]) -> dict[
     before = prompt_of(model, arguments)[0]
     # the decoder never reads the last token; XLNet has -1 positions
     room = positions + 1 - before if positions is not None and positions > 0 else _NATURAL_TOKENS
-    return {**arguments, "max_new_tokens": max(1, min(room, _NATURAL_TOKENS))}
+    if room < 1:  # leave the call to transformers, which may extend the positions or tell that they end
+        return arguments
+    return {**arguments, "max_new_tokens": min(room, _NATURAL_TOKENS)}
 
 
 def warn_once(key: Any, message: str, *values) -> None:

@@ -203,6 +203,12 @@ def test_the_command_takes_a_second_limit(causal, tmp_path, capsys):
         generate.main(same)
 
 
+def test_a_named_limit_may_stand_second(causal):
+    pipe = hf_lenctrl.pipeline(causal / "plain")
+    out = pipe("a small editor", length={"word": 2, "character": "commit_subject"})
+    assert out["requested_length"] == 50 and len(out["generated_text"].split()) <= 2
+
+
 def test_the_command_takes_a_named_limit_with_a_second_limit(causal, tmp_path, capsys):
     (tmp_path / "in.txt").write_text("a small editor\n")
     words = f"--model {causal / 'controlled'} --input_file {tmp_path / 'in.txt'} --length commit_subject".split()

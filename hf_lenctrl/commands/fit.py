@@ -29,7 +29,7 @@ from tqdm.auto import tqdm  # type: ignore[import-untyped]
 from ..inference.fit import NUM_BEAMS, fit
 from ..inference.presets import PRESETS
 from ..length_units import load_unit
-from ..lengths import LENGTH_CONSTRAINTS
+from ..lengths import LENGTH_CONSTRAINTS, check_length
 from .arguments import UNIT_HELP, CommandParser, unit_name
 from .identity import identity
 from .locking import locked
@@ -141,6 +141,8 @@ def main(argv=None) -> None:
     check_loss(args.output_file, args.input_file)
     how: dict[str, Any] = {"lengths": [args.length], "ranges": False, "prefix": args.column_prefix, "added": ADDED}
     requests = requests_of(rows, args.source_column, args.length_column, **how)
+    for request in requests if args.length is None else []:
+        check_length(request.length)  # before a block of outputs is written
     candidates = candidates_of(rows, args.candidates_column)
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
     options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}

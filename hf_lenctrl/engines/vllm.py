@@ -101,8 +101,10 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     def _count(self, unit: str, length_from: str | tuple[int, ...] | None = None) -> Counter:
         tokenizer = cached_tokenizer_from_config(self.model_config)
         marker = None if length_from is None else marker_of(length_from, tokenizer)
-        # vLLM makes two objects of this class if its command line names the class of the entry point
-        table = known_table(tokenizer, self.units.get(unit, unit), self.vocab_size, self.device)
+        # vLLM makes two objects of this class if its command line names the class of the entry point; with a marker
+        # the text of the prompt is read on the CPU
+        device = self.device if marker is None else "cpu"
+        table = known_table(tokenizer, self.units.get(unit, unit), self.vocab_size, device)
         return Counter(table, self.device, marker)
 
     def _request(self, params: SamplingParams) -> Request | None:

@@ -290,6 +290,7 @@ def reword(
     singles: int = SINGLES,
     combined: int = COMBINED,
     score: Callable[[list[str]], list[float]] | None = None,
+    reach: float = 0.0,
 ) -> dict[str, float]:
     """
     Edit texts, and return the texts that fit, with their log-probabilities without a length.
@@ -311,6 +312,8 @@ def reword(
             model computes the log-probability. The defaults are 64 and 16.
         score (`Callable`, *optional*): Function that returns the log-probability of each text of a list. Defaults to
             `log_probabilities`.
+        reach (`float`, *optional*, defaults to 0): Nats that an edit may cost more if the text then fits; less if the
+            text only comes nearer to the limit.
 
     Returns:
         `dict[str, float]`: Texts that fit, with their log-probabilities. Texts of `starts` that fit are included.
@@ -325,16 +328,21 @@ def reword(
     lengths = dict(zip(best, count(best), strict=True))
     proposals: dict[str, tuple[float, str, Edit]] = {}  # text -> how likely it looks, the text before, the edit
     variants: dict[str, dict[str, Edit]] = {}
+    shares: dict[tuple[str, str], float] = {}  # text, text with an edit -> share of the missing units
     for text in best:
         some = {apply(text, [edit]): edit for edit in edits.of(text)}
         needed = (lengths[text] < low) - (lengths[text] > high)  # the sign of the change that the text needs
         growths = zip(some, count(list(some)), strict=True)
-        useful = [one for one, n in growths if (n - lengths[text]) * needed >= -2 and one not in starts]
+        useful = {one: n for one, n in growths if (n - lengths[text]) * needed >= -2 and one not in starts}
         variants[text] = {one: some[one] for one in useful}
+        missing = max(1, low - lengths[text], lengths[text] - high)
+        for one, n in useful.items():
+            beyond = (needed < 0 and n < low) or (needed > 0 and n > high)
+            shares[text, one] = 0.0 if beyond else min(1.0, (n - lengths[text]) * needed / missing)
     changes = first_changes(model, tokenizer, source, {text: list(own) for text, own in variants.items()})
     for text, own in variants.items():
         for (variant, edit), change in zip(own.items(), changes[text], strict=True):
-            value = change + 0.3 * math.log(edit.count) + 0.5 * starts[text]
+            value = change + 0.3 * math.log(edit.count) + 0.5 * starts[text] + reach * shares[text, variant]
             if variant not in proposals or proposals[variant][0] < value:
                 proposals[variant] = value, text, edit
     once = scored(sorted(proposals, key=lambda variant: -proposals[variant][0])[:singles])

@@ -26,6 +26,7 @@ SHORTER, LONGER = "Rewrite the text to make it shorter.", "Rewrite the text to m
 INSTRUCTION = "Rewrite the text."
 FREE_BEAMS, FREE_STARTS = 8, 6  # beams without a planned length, and how many of their texts are edited
 AGAIN, AGAIN_BEAMS = 3, 4  # how many of their texts that are still too long the model shortens again, and its beams
+REACH = 6.0  # nats that an edit of a text that is too long may cost more if the text then fits
 SAVING = 20.0  # nats that a text may lose by shortening as much as the limit asks
 NUM_BEAMS = 2  # also the rewordings for each planned length; the edits of the source are further candidates
 # planned lengths: with "max" as shares of the limit, because a shorter text often reads better; in a window as places
@@ -71,7 +72,7 @@ class _Request:
 
         def worth(k: int) -> float:
             one = self.considered[k]
-            saved = (most - max(one.length, self.high)) / max(1, most - self.high)
+            saved = (most - max(one.length, self.high, 2 * self.low - one.length)) / max(1, most - self.high)
             return one.value(self.source) + SAVING * saved
 
         return sorted(found, key=worth, reverse=True)
@@ -467,8 +468,9 @@ class _Job:
             # apart, because a rewording has likelier edits than the source
             for texts in filter(None, ([source], rewordings)):
                 starts = dict(zip(texts, score(texts), strict=True))
+                limits = (low, high, singles, COMBINED)
                 found = reword(
-                    *given, prompt, self.pipe.edits, starts, self._count, low, high, singles, COMBINED, score
+                    *given, prompt, self.pipe.edits, starts, self._count, *limits, score, REACH * request.too_long
                 )
 
                 def worth(text: str, source=source, found=found) -> tuple[bool, bool, float]:

@@ -23,9 +23,9 @@ class Candidate:
     origin: Literal["source", "candidate", "model"]
     lost: tuple[str, ...] = ()  # names and numbers of the source that the text lacks
     added: tuple[str, ...] = ()  # names and numbers of the text that the source lacks
-    score: float | None = None  # log-probability without a length; `None` without a model, or if the text does not fit
+    score: float | None = None  # log-probability without a length; of texts that fit, and of some that are too long
     ending: float | None = None  # end score in nats, see `endings`; about 0 where a sentence may end
-    recall: float | None = None  # log-probability of the source, given this text; only of the likeliest texts that fit
+    recall: float | None = None  # log-probability of the source, given this text; of some of the texts with a score
 
     @property
     def faults(self) -> list[str]:

@@ -168,7 +168,12 @@ class Call:
             self.length, self.length_unit = limit_of(self.length, self.length_unit)
             if self.length != name and self.length_constraint is FROM_CONFIG:
                 self.length_constraint = "max"
-        first = next(iter(self.length), None) if isinstance(self.length, Mapping) else None
+        first = None
+        if isinstance(self.length, Mapping):
+            first = next(iter(self.length), None)
+            named = [unit for unit, length in self.length.items() if isinstance(length, str)]
+            # the unit of a limit with a name, such as {"word": 3, "grapheme": "bluesky"}
+            self.length_unit = self.length_unit or next(iter(named), None)
         self.unit = as_unit(self.length_unit or self.able.unit or first or "token")
         if isinstance(self.length, Mapping):
             self.length, self.other = units_apart(self.length, self.unit)

@@ -215,7 +215,7 @@ def test_the_plain_model_writes_what_the_translator_writes_without_a_length(scri
 
 
 @pytest.mark.parametrize(
-    "model, options, pairs", [("translate_to_english", [], "4,082"), ("rewrite_english", ["--written"], "15,359")]
+    "model, options, pairs", [("translate_to_english", [], "4,082"), ("rewrite_english", ["--written"], "16,094")]
 )
 def test_the_edits_of_the_models_are_made_from_the_data_set(scripts, tmp_path, capsys, model, options, pairs):
     scripts.edits.main([str(tmp_path / "edits.json"), *options])
