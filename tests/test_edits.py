@@ -170,7 +170,9 @@ def test_rewordings_fit_and_have_the_scores_of_the_model(pipe):
 def test_an_edit_that_makes_the_text_fit_may_cost_more(monkeypatch):
     text, other = "We do not see the big house.", "We don't see it."
     costs = {"We don't see the big house.": -0.5, "We do not see it.": -4.0}
-    edits = Edits({(("do", "not"), ("don't",)): 1, (("the", "big", "house"), ("it",)): 1, (("don't",), ("do", "not")): 1})
+    edits = Edits(
+        {(("do", "not"), ("don't",)): 1, (("the", "big", "house"), ("it",)): 1, (("don't",), ("do", "not")): 1}
+    )
 
     def changes(model, tokenizer, source, variants):
         return {start: [costs[one] for one in several] for start, several in variants.items()}
@@ -178,8 +180,8 @@ def test_an_edit_that_makes_the_text_fit_may_cost_more(monkeypatch):
     monkeypatch.setattr("hf_lenctrl.inference.edits.first_changes", changes)
 
     def found(reach: float, low: int = 0, starts: tuple[str, ...] = (text,)) -> list[str]:
-        given = (None, None, text, edits, dict.fromkeys(starts, 0.0), lambda texts: list(map(len, texts)), low, 20, 1, 0)
-        return list(reword(*given, lambda texts: [costs[one] for one in texts], reach))
+        given = (None, None, text, edits, dict.fromkeys(starts, 0.0), lambda texts: list(map(len, texts)))
+        return list(reword(*given, low, 20, 1, 0, lambda texts: [costs[one] for one in texts], reach))
 
     # the limit asks for 8 characters less: one edit saves 1, the other 11
     assert found(0.0) == [] and found(6.0) == ["We do not see it."]
