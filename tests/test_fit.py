@@ -234,6 +234,24 @@ def test_a_long_text_is_shortened_without_a_planned_length_and_then_edited(rewri
     assert {one.text for one in fitted.candidates} == {source, fitted.text, *wrote}
 
 
+def test_the_starts_are_texts_that_keep_much_or_come_near_the_limit():
+    def text(length: int, recall: float, **more) -> Candidate:
+        return Candidate(f"{'a' * (length - 1)}.", length, "model", score=-1.0, ending=0.0, recall=recall, **more)
+
+    source = Candidate(f"{'s' * 39}.", 40, "source")
+    # 10 characters are too many: a text may lose 2 nats for each one that it saves
+    texts = [
+        text(38, -9.0),
+        text(32, -20.0),
+        text(32, -22.5),
+        text(30, -25.5),
+        text(26, -25.5),
+        text(31, -1.0, lost=("Anna",)),
+    ]
+    assert _Request(source.text, 30, 28, 30, [source, *texts]).starts() == [2, 1, 4, 3, 5]  # 26 are too few
+    assert _Request(source.text, 30, 0, 30, [source, *texts]).starts() == [2, 1, 4, 5, 3]
+
+
 def test_the_defaults_of_a_pipeline_do_not_plan_the_texts_that_are_shortened(rewrite, monkeypatch):
     given = {"length": 30, "length_constraint": "exact", "length_tolerance": 4}
     pipe = LengthControlledGenerationPipeline(model=rewrite.model, tokenizer=rewrite.tokenizer, **given)

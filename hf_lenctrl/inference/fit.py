@@ -72,8 +72,8 @@ class _Request:
 
         def worth(k: int) -> float:
             one = self.considered[k]
-            saved = (most - max(one.length, self.high, 2 * self.low - one.length)) / max(1, most - self.high)
-            return one.value(self.source) + SAVING * saved
+            saved = most - max(one.length, self.high) - max(0, self.low - one.length)  # units
+            return one.value(self.source) + SAVING * saved / max(1, most - self.high)
 
         return sorted(found, key=worth, reverse=True)
 
@@ -429,9 +429,7 @@ class _Job:
         return [(request, request.starts()) for request in requests]
 
     def _shorten(self, texts: list[tuple[_Request, str]], beams: int) -> None:
-        """
-        Let the model shorten each text, and add the rewordings to the texts considered for its request.
-        """
+        """Let the model shorten each text, and add the results to the texts considered for its request."""
         if not texts:
             return
         side = "text_target" if self.pipe.model.config.is_encoder_decoder else "text"
