@@ -164,7 +164,7 @@ def test_the_committed_outputs_show_what_the_text_says():
     outputs = ([output for cell in CELLS[name] for output in cell.outputs] for name in NAMES[1:])
     finetune, predict, share, causal = ("".join(output.get("text", "") for output in each) for each in outputs)
     before, after = map(float, re.findall(r"(?:prompt|adapter): mean error ([\d.]+) characters", causal))
-    assert after < before / 3
+    assert after < 2 / 3 * before
     errors = [float(error) for error in re.findall(r"mean error ([\d.]+) characters", finetune)]
     assert errors[-1] < 2 / 3 * errors[0]
     source, predictor = re.findall(r"^(?:length of the source|predictor) +([\d.]+) ", predict, flags=re.M)
