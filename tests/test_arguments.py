@@ -87,6 +87,8 @@ def test_values_reach_the_training_arguments(tmp_path):
         ("max_validation_rows: 0", "max_validation_rows must be an integer of at least 1, got 0"),
         ("max_source_length: 0", "max_source_length must be an integer of at least 1, got 0"),
         ("test_share: -0.1", "test_share must be at least 0, got -0.1"),
+        ("average_checkpoints: 0", "average_checkpoints must be an integer of at least 1, got 0"),
+        ("card_examples: -1", "card_examples must be at least 0, got -1"),
         ("layer: 3", r"unknown keys: layer \(did you mean layers\?\)"),
         ("- a\n- b\n", "run.yaml must hold `key: value` lines"),
         ("layers: 2\ntest_lengths: [1, 2\nd_model: 3\n", r'run.yaml could not be read as YAML: .*run.yaml", line 2'),

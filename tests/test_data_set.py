@@ -21,7 +21,7 @@ KINDS = {"words": "kind de fr en", "phrases": "de fr en de_done fr_done en_done"
 OTHERS = {
     "templates": "de fr en",
     "rewordings": "en texts",
-    "condensed": "en texts",
+    "condensed": "de fr en texts",
     "alternatives": "longer shorter direction",
 }
 LISTS = {name: set(columns.split()) for name, columns in (KINDS | OTHERS).items()}
@@ -97,6 +97,7 @@ def test_the_rewordings_are_of_training_sentences_and_of_other_lengths(loaded):
 def test_the_condensed_texts_are_shorter_and_keep_names_and_numbers(loaded):
     lines = loaded.lists["condensed"]
     assert len({*lines["en"]}) == len(lines) and sum(map(len, lines["texts"])) == 20_270
+    assert all(bool(de) != bool(fr) for de, fr in zip(lines["de"], lines["fr"], strict=True))
     for en, texts in zip(lines["en"], lines["texts"], strict=True):
         assert texts and [*texts] == sorted({*texts}, key=lambda text: (-len(text), texts.index(text))), en
         assert all(0.5 <= len(text) / len(en) <= 0.97 and text[-1] == en[-1] for text in texts), en

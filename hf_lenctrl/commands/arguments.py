@@ -182,6 +182,9 @@ class RunArguments:
     rouge_max_bytes: int | None = option(None, "For ROUGE, cut outputs to this number of bytes (75 in DUC)")
 
     def __post_init__(self):
+        check_counts(average_checkpoints=self.average_checkpoints)
+        if self.card_examples < 0:
+            raise ValueError(f"card_examples must be at least 0, got {self.card_examples}; 0 shows no rows")
         for length in self.test_lengths:
             check_length(length)
 

@@ -201,6 +201,11 @@ def test_written_sentences_become_pairs_and_lengths(scripts, tmp_path):
     save_sentences(written, tmp_path, good)
     assert list(written.pairs("fr", folder=tmp_path)) == [{"source": "Où est-il ?", "target": "Where is he?"}]
     assert [row["target"] for row in written.lengths("de", tmp_path)] == ["Where's he?"]  # the other is twice as long
+    condensed = {"de": "", "fr": "Ils ne viennent pas.", "en": "They do not come.", "texts": ["They don't come."]}
+    written.save([condensed], tmp_path / "condensed.parquet")
+    natural, short = ({"source": condensed["fr"], "target": text} for text in (condensed["en"], *condensed["texts"]))
+    assert list(written.pairs("fr", folder=tmp_path))[1:] == [natural]
+    assert list(written.lengths("fr", tmp_path))[1:] == [short] and len(list(written.lengths("de", tmp_path))) == 1
 
 
 def test_the_plain_model_writes_what_the_translator_writes_without_a_length(scripts, tmp_path):

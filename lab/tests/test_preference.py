@@ -73,8 +73,12 @@ def test_pairs_have_one_length_and_a_bad_own_text(script, small, data, tmp_path,
         assert pair["target"] == f"I see {''.join(filter(str.isdigit, pair['source']))} cars." != pair["own"]
         assert len(pair["own"]) == len(pair["target"])
     assert len({pair["source"] for pair in pairs}) == 8
-    (row,) = script.written_pairs(9, 1, reworded=True)
+    (row,) = script.written_pairs(9, 1, "rewordings")
     assert (row["target"], row["natural"]) == ("I see ten, no, 10 cars.", "I can see 10 cars.")
+    texts = {"de": "", "fr": "Je suis vraiment fatigué.", "en": "I am really tired.", "texts": ["I'm really tired."]}
+    script.written.save([texts], data / "condensed.parquet")
+    (row,) = script.written_pairs(9, 1, "condensed")
+    assert row == {"source": texts["fr"], "target": "I'm really tired.", "natural": texts["en"]}
 
 
 def test_the_loss_is_cross_entropy_and_the_preference_of_written_texts(script, small):

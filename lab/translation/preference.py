@@ -45,15 +45,18 @@ SMOOTHING, DROPOUT = 0.1, 0.1
 AT_ONCE = 512  # sources of a call
 
 
-def written_pairs(count: int, seed: int, reworded: bool) -> list[dict[str, Any]]:
-    """Draw rows with a written text of another length, one for each sentence, in German or in French."""
+def written_pairs(count: int, seed: int, texts_of: str) -> list[dict[str, Any]]:
+    """
+    Draw rows with a written text of another length, one for each sentence, in German or in French. `texts_of` names
+    the list of the texts, or is `"train"`.
+    """
     draw, more, rows = random.Random(seed), written.rewordings(), []
-    for line in written.read("train"):
-        texts = more.get(line["en"], []) if reworded else [line["shorter"], line["longer"]]
+    for line in written.read("condensed" if texts_of == "condensed" else "train"):
+        texts = [line["shorter"], line["longer"]] if texts_of == "train" else line.get("texts", more.get(line["en"], []))
         shares = {text: len(text) / len(line["en"]) for text in texts if text}
         fitting = [text for text, q in shares.items() if SHORTEST <= q <= LONGEST and not abs(q - 1) < SAME]
         if len(line["en"]) >= 14 and fitting:
-            source = line[draw.choice(("de", "fr"))]
+            source = line[draw.choice([code for code in ("de", "fr") if line[code]])]
             rows.append({"source": source, "target": draw.choice(fitting), "natural": line["en"]})
     draw.shuffle(rows)
     return rows[:count]
@@ -84,7 +87,7 @@ def write(args: argparse.Namespace) -> None:
         model=AutoModelForSeq2SeqLM.from_pretrained(args.model, dtype="float32").eval(),
         tokenizer=AutoTokenizer.from_pretrained(args.model),
     )
-    rows = written_pairs(args.rows, args.seed, args.reworded)
+    rows = written_pairs(args.rows, args.seed, args.texts)
     part = Path(args.output_file + ".part")
     with part.open("w", encoding="utf-8") as file:
         for start in range(0, len(rows), AT_ONCE):
@@ -235,7 +238,8 @@ def main(argv=None) -> None:
     parts = parser.add_subparsers(dest="part", required=True)
     writing = parts.add_parser("write", help="write pairs of a written text and a bad own one")
     writing.add_argument("--rows", type=int, default=12000, help="sentences; one in four has no bad text")
-    writing.add_argument("--reworded", action="store_true", help="take the written texts of the list `rewordings`")
+    lists = ("train", "rewordings", "condensed")
+    writing.add_argument("--texts", choices=lists, default="train", help="list of the data set with the written texts")
     writing.add_argument("--output_file", required=True)
     training = parts.add_parser("train", help="train on the pairs")
     training.add_argument("pairs", nargs="+", help="files of `write`")

@@ -3,6 +3,8 @@ Read the data set `data/everyday_en_de_fr`, which was written for the translator
 
 A row of `train` and `validation` has German, French, English, a shorter and a longer English text of the same meaning;
 the last two may be empty. The list `rewordings` has more English texts of other lengths for some English sentences.
+The list `condensed` has longer sentences with shorter texts that keep the whole meaning; a row of it has German or
+French.
 """
 
 from collections.abc import Iterator
@@ -30,7 +32,7 @@ def save(rows: list[dict[str, Any]], path: Path) -> None:
     table = pyarrow.Table.from_pylist(rows)
     # each column is one page, because each page is compressed separately
     options = {"row_group_size": len(rows), "data_page_size": 2**27, "use_dictionary": ["kind", "subject"]}
-    pyarrow.parquet.write_table(table, path, compression="zstd", compression_level=19, **options)
+    pyarrow.parquet.write_table(table, path, compression="brotli", compression_level=11, **options)
 
 
 def lines(split: str = "train", folder: Path | None = None) -> Iterator[tuple[str, ...]]:
@@ -43,6 +45,9 @@ def pairs(code: str, split: str = "train", folder: Path | None = None) -> Iterat
     """Yield the pairs of a language, `"de"` or `"fr"`, to English, with the columns `source` and `target`."""
     for line in lines(split, folder):
         yield {"source": line[("de", "fr").index(code)], "target": line[2]}
+    if split == "train":
+        for row in condensed(code, folder):
+            yield {"source": row[code], "target": row["en"]}
 
 
 def lengths(code: str, folder: Path | None = None) -> Iterator[dict[str, str]]:
@@ -51,6 +56,15 @@ def lengths(code: str, folder: Path | None = None) -> Iterator[dict[str, str]]:
     for line in lines(folder=folder):
         for text in _of_its_length((*line[2:], *more.get(line[2], [])))[1:]:
             yield {"source": line[("de", "fr").index(code)], "target": text}
+    for row in condensed(code, folder):
+        for text in _of_its_length((row["en"], *row["texts"]))[1:]:
+            yield {"source": row[code], "target": text}
+
+
+def condensed(code: str, folder: Path | None = None) -> list[dict[str, Any]]:
+    """Return the rows of the list `condensed` that have a sentence of a language, `"de"` or `"fr"`."""
+    there = (folder or FOLDER) / "condensed.parquet"
+    return [row for row in read("condensed", folder) if row[code]] if there.is_file() else []
 
 
 def rewordings(folder: Path | None = None) -> dict[str, list[str]]:
