@@ -24,7 +24,6 @@ from run import load_results, load_table, of_seeds, rows_of
 
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "results"
-COLUMNS = ["paper", "table", "claim", "source", "measure", "comparison", "figures", "verdict", "why"]
 FILES = ("protocol_en.csv", "protocol_ja.csv", "methods_en.csv", "methods_ja.csv")  # the last two by an older one
 VERDICTS = ("reproduced", "in part", "not reproduced", "untested")
 COMPARISON = re.compile(r"(\w+) ([<>]=?) (\w*[a-z]\w*|[\d.]+)(?: ([+-]) ([\d.]+))?(?: at ([\d ]+))?")
