@@ -6,21 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import torch
 from transformers import GenerationConfig, PreTrainedConfig
 
 from ..generation import FROM_CONFIG, defaults_for
 from ..length_pair import check_pair, units_apart
 from ..length_units import COST, Unit, as_unit, count_texts
-from ..lengths import (
-    check_constraint,
-    check_counts,
-    check_length,
-    check_name,
-    check_tolerance,
-    listed,
-    plural,
-    window_of,
-)
+from ..lengths import check_constraint, check_counts, check_length, check_name, check_tolerance, plural, window_of
 from .chats import Prompt
 from .finish import check_finish
 from .options import Length, Predictor, Tolerance
@@ -186,7 +178,9 @@ class Call:
         if isinstance(self.length, Mapping):
             self.length, self.other = units_apart(self.length, self.unit)
             self.length, _ = limit_of(self.length, self.unit)
-        self.length = listed(self.length)  # but a tensor: it has a length for each text, never several of one text
+        # an array of NumPy or pandas; a tensor has a length for each text, never several of one text
+        if hasattr(self.length, "tolist") and not isinstance(self.length, torch.Tensor):
+            self.length = self.length.tolist()  # type: ignore[union-attr]
         self.ranged = is_ranged(self.length) or isinstance(self.length_ratio, tuple)
         if self.other is not None and self.finish is not None:
             raise ValueError(f"finish={self.finish!r} needs one limit, got two; pass a length in one unit")
