@@ -52,9 +52,10 @@ def written_pairs(count: int, seed: int, texts_of: str) -> list[dict[str, Any]]:
     """
     draw, more, rows = random.Random(seed), written.rewordings(), []
     for line in written.read("condensed" if texts_of == "condensed" else "train"):
-        texts = line.get("texts", more.get(line["en"], []))
-        if texts_of == "train":
-            texts = [line["shorter"], line["longer"]]
+        if texts_of == "condensed":
+            texts = line["texts"]
+        else:
+            texts = more.get(line["en"], []) if texts_of == "rewordings" else [line["shorter"], line["longer"]]
         shares = {text: len(text) / len(line["en"]) for text in texts if text}
         fitting = [text for text, q in shares.items() if SHORTEST <= q <= LONGEST and not abs(q - 1) < SAME]
         if len(line["en"]) >= 14 and fitting:
