@@ -81,7 +81,7 @@ def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", help="jsonl.gz, as for everyday.py, named by corpus")
     parser.add_argument("--output_dir", required=True, help="new folder for train.jsonl and validation.jsonl")
-    parser.add_argument("--epochs", type=int, default=26, help="draws, of about 833,000 rows from the six corpora")
+    parser.add_argument("--epochs", type=int, default=26, help="draws, of about 936,000 rows with the six corpora")
     args = parser.parse_args(argv)
     folder = Path(args.output_dir)
     folder.mkdir(parents=True)
