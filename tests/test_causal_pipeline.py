@@ -289,7 +289,10 @@ def test_an_output_that_was_cut_says_where_it_ends(folder, finish):
         FinishLogitsProcessor(ByT5Tokenizer(), table, 5, "word", eos_token_id=1)
 
 
-def test_the_scores_of_answers_are_the_stock_loss_of_prompt_and_answer(folder):
+@pytest.mark.parametrize("trees", [True, False])
+def test_the_scores_of_answers_are_the_stock_loss_of_prompt_and_answer(folder, trees, monkeypatch):
+    if not trees:  # as for a model with a sliding window
+        monkeypatch.setattr(ranking, "takes_trees", lambda model: False)
     write = pipeline("length-controlled-generation", model=str(folder / "controlled"))
     plain, tokenizer = AutoModelForCausalLM.from_pretrained(folder / "plain"), write.tokenizer
 

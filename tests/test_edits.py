@@ -10,7 +10,7 @@ from recipe_runs import ROOT
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_lenctrl
-from hf_lenctrl.inference.edits import Edits, apply, reword
+from hf_lenctrl.inference.edits import Edits, Rewording, apply, reword
 from hf_lenctrl.inference.ranking import first_changes, log_probabilities
 
 
@@ -145,7 +145,7 @@ def test_a_file_of_edits_is_read_and_a_wrong_one_refused(tmp_path):
 
 def test_the_first_change_is_that_of_the_first_other_token(pipe):
     text, variants = "The printer is broken.", ["The printer was broken.", "A printer is broken.", "The printer is."]
-    changes = first_changes(pipe.model, pipe.tokenizer, SOURCE, {text: variants})[text]
+    (changes,) = first_changes(pipe.model, pipe.tokenizer, [(SOURCE, text, variants)])
     ids = [pipe.tokenizer(text_target=one)["input_ids"] for one in (text, *variants)]
     inputs = pipe.tokenizer(SOURCE, return_tensors="pt") | {"length": torch.zeros(1, dtype=torch.long)}
     logits = pipe.model(**inputs, labels=torch.tensor([ids[0]])).logits[0].detach().log_softmax(dim=-1)
@@ -160,7 +160,9 @@ def test_rewordings_fit_and_have_the_scores_of_the_model(pipe):
     edits = Edits.load(MODEL / "edits.json")
     text = "Unfortunately, the printer on the third floor is broken again."
     start = dict(zip([text], log_probabilities(pipe.model, pipe.tokenizer, [SOURCE], [text]), strict=True))
-    found = reword(pipe.model, pipe.tokenizer, SOURCE, edits, start, lambda texts: list(map(len, texts)), 50, 58)
+    tasks = [Rewording(SOURCE, start, 50, 58), Rewording(SOURCE, start, 10, 12)]
+    found, none = reword(pipe.model, pipe.tokenizer, edits, tasks, lambda texts: list(map(len, texts)))
+    assert none == {}  # no edits make the text so short
     assert found and all(50 <= len(one) <= 58 for one in found)
     expected = log_probabilities(pipe.model, pipe.tokenizer, [SOURCE] * len(found), list(found))
     assert list(found.values()) == pytest.approx(expected, abs=1e-3)
@@ -174,14 +176,15 @@ def test_an_edit_that_makes_the_text_fit_may_cost_more(monkeypatch):
         {(("do", "not"), ("don't",)): 1, (("the", "big", "house"), ("it",)): 1, (("don't",), ("do", "not")): 1}
     )
 
-    def changes(model, tokenizer, source, variants):
-        return {start: [costs[one] for one in several] for start, several in variants.items()}
+    def changes(model, tokenizer, rows):
+        return [[costs[one] for one in several] for _, _, several in rows]
 
     monkeypatch.setattr("hf_lenctrl.inference.edits.first_changes", changes)
 
     def found(reach: float, low: int = 0, starts: tuple[str, ...] = (text,)) -> list[str]:
-        given = (None, None, text, edits, dict.fromkeys(starts, 0.0), lambda texts: list(map(len, texts)))
-        return list(reword(*given, low, 20, 1, 0, lambda texts: [costs[one] for one in texts], reach))
+        task = Rewording(text, dict.fromkeys(starts, 0.0), low, 20, 1, 0, reach)
+        given = (None, None, edits, [task], lambda texts: list(map(len, texts)))
+        return list(*reword(*given, lambda pairs: [costs[one] for _, one in pairs]))
 
     # the limit asks for 8 characters less: one edit saves 1, the other 11
     assert found(0.0) == [] and found(6.0) == ["We do not see it."]

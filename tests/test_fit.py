@@ -223,7 +223,12 @@ def test_a_long_text_is_shortened_without_a_planned_length_and_then_edited(rewri
     monkeypatch.setattr(rewrite, "edits", Edits({(("do", "not"), ("don't",)): 3}))
     monkeypatch.setattr(type(rewrite), "__call__", lambda self, prompts, **options: write(prompts, **options))
     reworded = "hf_lenctrl.inference.fit.reword"
-    monkeypatch.setattr(reworded, lambda *given: scored.append(list(given[4])) or {"They don't like it at all.": -1.0})
+
+    def edit(model, tokenizer, edits, tasks, count, score):
+        scored.extend(list(task.starts) for task in tasks)
+        return [{"They don't like it at all.": -1.0} for _ in tasks]
+
+    monkeypatch.setattr(reworded, edit)
     fitted = fit(source, 26, model=rewrite, unit="character")
     first, second = (
         [{"role": "system", "content": SHORTER}, {"role": "user", "content": x}] for x in (source, wrote[0])

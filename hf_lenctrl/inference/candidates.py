@@ -11,7 +11,7 @@ from typing import Any
 
 from ..length_units import COST, UnitTable, count_texts
 from .chats import Prompt
-from .edits import Edits, reword
+from .edits import Edits, Rewording, reword
 from .ranking import ChoiceConfig, Pair, add_scores, choose, rerank
 from .request import Call, Request
 from .search import SearchByLength
@@ -324,10 +324,13 @@ class Choice(Single):
         def count(texts: list[str]) -> list[int]:
             return count_texts(tokenizer, texts, self.call.unit, target=True)
 
+        tasks = []
         for k in low:
-            place, low_end, high = requests[k].place, max(1, requests[k].low), requests[k].high
-            scores = {text: plain[place, text] for text in starts[place]}
-            found = reword(model, tokenizer, requests[k].source, edits, scores, count, low_end, high)
+            request, texts = requests[k], starts[requests[k].place]
+            scores = {text: plain[request.place, text] for text in texts}
+            tasks.append(Rewording(request.source, scores, max(1, request.low), request.high))
+        for k, found in zip(low, reword(model, tokenizer, edits, tasks, count), strict=True):
+            place = requests[k].place
             if found and not fitting[k]:
                 pools[k].clear()  # a token limit has cut all candidates
             for text, length in zip(found, count(list(found)), strict=True):

@@ -19,6 +19,7 @@ from typing import Any
 
 from transformers.utils.hub import cached_file
 
+from .chats import Prompt
 from .ranking import ChoiceConfig, first_changes, log_probabilities
 from .sentences import ends, is_abbreviated, sentence_ends
 
@@ -278,86 +279,138 @@ def _changes(one: list[str], other: list[str]) -> list[tuple[Phrase, Phrase]]:
     ]
 
 
+@dataclass(frozen=True)
+class Rewording:
+    """
+    Texts of one source to edit, for `reword`.
+
+    Args:
+        source: The source of the texts, as for `log_probabilities`.
+        starts (`dict[str, float]`): The texts, with their log-probabilities without a length.
+        low, high (`int`): The lowest and the highest length that fits.
+        singles, combined (`int`, *optional*): Numbers of texts with one edit, and with several edits, for which the
+            model computes the log-probability. The defaults are 64 and 16.
+        reach (`float`, *optional*, defaults to 0): Nats that an edit may cost more if the text then fits; less if the
+            text only comes nearer to the limit.
+    """
+
+    source: Prompt | str | list[dict[str, str]]
+    starts: dict[str, float]
+    low: int
+    high: int
+    singles: int = SINGLES
+    combined: int = COMBINED
+    reach: float = 0.0
+
+    @property
+    def best(self) -> list[str]:
+        """Return the texts that are edited, best first."""
+        return sorted(self.starts, key=lambda text: -self.starts[text])[:STARTS]
+
+
 def reword(
     model,
     tokenizer,
-    source: Any,
     edits: Edits,
-    starts: dict[str, float],
+    tasks: Sequence[Rewording],
     count: Callable[[list[str]], list[int]],
-    low: int,
-    high: int,
-    singles: int = SINGLES,
-    combined: int = COMBINED,
-    score: Callable[[list[str]], list[float]] | None = None,
-    reach: float = 0.0,
-) -> dict[str, float]:
+    score: Callable[[list[tuple[int, str]]], list[float]] | None = None,
+) -> list[dict[str, float]]:
     """
-    Edit texts, and return the texts that fit, with their log-probabilities without a length.
+    Edit the texts of each task, and return the texts that fit, with their log-probabilities without a length.
 
     First make texts with one edit. `first_changes` estimates how likely each edit is, from the first vocabulary entry
     that the edit changes. The model computes the log-probabilities of the texts with the likeliest edits. Then combine
     several of these edits in one text. To estimate the log-probability of a combination, add the change by each edit
     to the log-probability of the text before the edits. The model computes the log-probabilities of the likeliest
-    combinations.
+    combinations. Each step is done for all tasks at once, because a few long forward passes are faster than many.
 
     Args:
         model, tokenizer: The model, which can generate without a length, and its tokenizer.
-        source: The source of the texts, as for `log_probabilities`.
         edits (`Edits`): The phrases that may replace each other.
-        starts (`dict[str, float]`): Texts to edit, with their log-probabilities.
+        tasks (`Sequence[Rewording]`): The texts to edit.
         count (`Callable`): Function that returns the number of units of each text of a list.
-        low, high (`int`): The lowest and the highest length that fits.
-        singles, combined (`int`, *optional*): Numbers of texts with one edit, and with several edits, for which the
-            model computes the log-probability. The defaults are 64 and 16.
-        score (`Callable`, *optional*): Function that returns the log-probability of each text of a list. Defaults to
-            `log_probabilities`.
-        reach (`float`, *optional*, defaults to 0): Nats that an edit may cost more if the text then fits; less if the
-            text only comes nearer to the limit.
+        score (`Callable`, *optional*): Function that returns the log-probability of each text of a list of pairs: the
+            place of a task, and a text. Defaults to `log_probabilities`.
 
     Returns:
-        `dict[str, float]`: Texts that fit, with their log-probabilities. Texts of `starts` that fit are included.
+        `list[dict[str, float]]`: For each task, the texts that fit, with their log-probabilities. Texts of `starts`
+        that fit are included.
     """
 
-    def scored(texts: Iterable[str]) -> dict[str, float]:
-        order = sorted(dict.fromkeys(texts), key=len)  # similar sizes need less padding
-        of = score or (lambda some: log_probabilities(model, tokenizer, [source] * len(some), some))
-        return dict(zip(order, of(order), strict=True))
+    def scored(texts: Sequence[Iterable[str]]) -> list[dict[str, float]]:
+        # similar sizes need less padding
+        pairs = [(k, text) for k, own in enumerate(texts) for text in sorted(dict.fromkeys(own), key=len)]
+        sources = [tasks[k].source for k, _ in pairs]
+        own_score = score or (lambda _: log_probabilities(model, tokenizer, sources, [text for _, text in pairs]))
+        found: list[dict[str, float]] = [{} for _ in texts]
+        for (k, text), number in zip(pairs, own_score(pairs), strict=True):
+            found[k][text] = number
+        return found
 
-    best = sorted(starts, key=lambda text: -starts[text])[:STARTS]
-    lengths = dict(zip(best, count(best), strict=True))
-    proposals: dict[str, tuple[float, str, Edit]] = {}  # text -> how likely it looks, the text before, the edit
-    variants: dict[str, dict[str, Edit]] = {}
-    shares: dict[tuple[str, str], float] = {}  # text, text with an edit -> share of the missing units
-    for text in best:
-        some = {apply(text, [edit]): edit for edit in edits.of(text)}
-        needed = (lengths[text] < low) - (lengths[text] > high)  # the sign of the change that the text needs
-        growths = zip(some, count(list(some)), strict=True)
-        useful = {one: n for one, n in growths if (n - lengths[text]) * needed >= -2 and one not in starts}
-        variants[text] = {one: some[one] for one in useful}
-        missing = max(1, low - lengths[text], lengths[text] - high)
-        for one, n in useful.items():
-            beyond = (needed < 0 and n < low) or (needed > 0 and n > high)
-            shares[text, one] = 0.0 if beyond else min(1.0, (n - lengths[text]) * needed / missing)
-    changes = first_changes(model, tokenizer, source, {text: list(own) for text, own in variants.items()})
-    for text, own in variants.items():
-        for (variant, edit), change in zip(own.items(), changes[text], strict=True):
-            value = change + 0.3 * math.log(edit.count) + 0.5 * starts[text] + reach * shares[text, variant]
-            if variant not in proposals or proposals[variant][0] < value:
-                proposals[variant] = value, text, edit
-    once = scored(sorted(proposals, key=lambda variant: -proposals[variant][0])[:singles])
-    several: dict[str, float] = {}
-    for text in best:
-        edited = [one for one, n in once.items() if proposals[one][1] == text and n - starts[text] > LOWEST]
-        rows = [
-            (proposals[one][2], once[one] - starts[text], n - lengths[text])
-            for one, n in zip(edited, count(edited), strict=True)
-        ]
-        several |= _combined(text, starts[text], rows, low - lengths[text], high - lengths[text])
-    likely = sorted(several, key=lambda text: (ends(text), several[text]), reverse=True)[:combined]
-    found = {**starts, **once, **scored([text for text in likely if text not in once])}
-    texts = list(found)
-    return {text: found[text] for text, n in zip(texts, count(texts), strict=True) if low <= n <= high}
+    proposals = [_Proposals(task, edits, count) for task in tasks]
+    rows = [(own.task.source, text, list(some)) for own in proposals for text, some in own.variants.items()]
+    changes = iter(first_changes(model, tokenizer, rows))
+    for own in proposals:
+        own.add_changes([next(changes) for _ in own.variants])
+    once = scored([own.likeliest() for own in proposals])
+    several = [own.combinations(numbers, count) for own, numbers in zip(proposals, once, strict=True)]
+    both = scored([[text for text in own if text not in seen] for own, seen in zip(several, once, strict=True)])
+    results = []
+    for task, single, more in zip(tasks, once, both, strict=True):
+        found = {**task.starts, **single, **more}
+        texts = list(found)
+        results.append(
+            {text: found[text] for text, n in zip(texts, count(texts), strict=True) if task.low <= n <= task.high}
+        )
+    return results
+
+
+class _Proposals:
+    """The texts with one edit of a task."""
+
+    def __init__(self, task: Rewording, edits: Edits, count: Callable[[list[str]], list[int]]):
+        self.task = task
+        self.variants: dict[str, dict[str, Edit]] = {}  # text -> texts with one useful edit, and this edit
+        self._shares: dict[tuple[str, str], float] = {}  # text, text with an edit -> share of the missing units
+        self._proposals: dict[str, tuple[float, str, Edit]] = {}  # text -> how likely it looks, text before, edit
+        self._lengths = dict(zip(task.best, count(task.best), strict=True))
+        for text, n in self._lengths.items():
+            some = {apply(text, [edit]): edit for edit in edits.of(text)}
+            needed = (n < task.low) - (n > task.high)  # the sign of the change that the text needs
+            grown = zip(some, count(list(some)), strict=True)
+            useful = {one: m for one, m in grown if (m - n) * needed >= -2 and one not in task.starts}
+            self.variants[text] = {one: some[one] for one in useful}
+            missing = max(1, task.low - n, n - task.high)
+            for one, m in useful.items():
+                beyond = (needed < 0 and m < task.low) or (needed > 0 and m > task.high)
+                self._shares[text, one] = 0.0 if beyond else min(1.0, (m - n) * needed / missing)
+
+    def add_changes(self, changes: Sequence[Sequence[float]]) -> None:
+        """Estimate how likely each edit is; `changes` has a number for each variant of each text."""
+        for (text, own), numbers in zip(self.variants.items(), changes, strict=True):
+            for (variant, edit), change in zip(own.items(), numbers, strict=True):
+                value = change + 0.3 * math.log(edit.count) + 0.5 * self.task.starts[text]
+                value += self.task.reach * self._shares[text, variant]
+                if variant not in self._proposals or self._proposals[variant][0] < value:
+                    self._proposals[variant] = value, text, edit
+
+    def likeliest(self) -> list[str]:
+        """Return the `singles` likeliest texts with one edit."""
+        return sorted(self._proposals, key=lambda variant: -self._proposals[variant][0])[: self.task.singles]
+
+    def combinations(self, once: dict[str, float], count: Callable[[list[str]], list[int]]) -> list[str]:
+        """Return the `combined` likeliest texts with several edits, given the log-probabilities of those with one."""
+        several: dict[str, float] = {}
+        for text, length in self._lengths.items():
+            score = self.task.starts[text]
+            edited = [one for one, n in once.items() if self._proposals[one][1] == text and n - score > LOWEST]
+            rows = [
+                (self._proposals[one][2], once[one] - score, n - length)
+                for one, n in zip(edited, count(edited), strict=True)
+            ]
+            several |= _combined(text, score, rows, self.task.low - length, self.task.high - length)
+        return sorted(several, key=lambda text: (ends(text), several[text]), reverse=True)[: self.task.combined]
 
 
 def _combined(text: str, score: float, rows: list[tuple[Edit, float, int]], least: int, most: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ from transformers import Pipeline, pipeline
 
 from ..length_units import Unit, as_unit, check_list, check_sources, count_texts
 from ..lengths import check_constraint, check_counts, check_length, check_tolerance, plural, window_of
-from .edits import reword
+from .edits import Rewording, reword
 from .fitted import Candidate, Fitted, lost, sentences_of
 from .options import Tolerance
 from .presets import limit_of
@@ -453,29 +453,29 @@ class _Job:
         """
         if not self._has_edits():
             return
-        given = (self.pipe.model, self.pipe.tokenizer)
-        for request, best in self._best_starts(requests):
-            rewordings = [request.considered[k].text for k in best][:FREE_STARTS]
-            source, low, high = request.source, max(1, request.low), request.high
-            prompt = self._prompt(source, request.instruction)
-            singles = SHORTENED if request.too_long else LENGTHENED
+        tasks: list[tuple[_Request, Rewording]] = []
+        best = [(one, [one.considered[k].text for k in order]) for one, order in self._best_starts(requests)]
+        # apart, because a rewording has likelier edits than the source
+        groups = [(one, texts) for one, found in best for texts in ([one.source], found[:FREE_STARTS]) if texts]
+        scores = iter(self._endings([(one, text) for one, texts in groups for text in texts]))
+        for request, texts in groups:
+            starts = {text: next(scores)[0] for text in texts}
+            prompt = self._prompt(request.source, request.instruction)
+            singles, reach = SHORTENED if request.too_long else LENGTHENED, REACH * request.too_long
+            limits = (max(1, request.low), request.high, singles, COMBINED, reach)
+            tasks.append((request, Rewording(prompt, starts, *limits)))
 
-            def score(texts: list[str], request=request) -> list[float]:
-                return [number for number, _ in self._endings([(request, text) for text in texts])]
+        def score(pairs: list[tuple[int, str]]) -> list[float]:
+            return [number for number, _ in self._endings([(tasks[k][0], text) for k, text in pairs])]
 
-            # apart, because a rewording has likelier edits than the source
-            for texts in filter(None, ([source], rewordings)):
-                starts = dict(zip(texts, score(texts), strict=True))
-                limits = (low, high, singles, COMBINED)
-                found = reword(
-                    *given, prompt, self.pipe.edits, starts, self._count, *limits, score, REACH * request.too_long
-                )
+        given = (self.pipe.model, self.pipe.tokenizer, self.pipe.edits, [task for _, task in tasks])
+        for (request, _), found in zip(tasks, reword(*given, self._count, score), strict=True):
 
-                def worth(text: str, source=source, found=found) -> tuple[bool, bool, float]:
-                    has_all = not lost(source, text) and not lost(text, source)
-                    return has_all, ends(text) or not ends(source), found[text]
+            def worth(text: str, source=request.source, found=found) -> tuple[bool, bool, float]:
+                has_all = not lost(source, text) and not lost(text, source)
+                return has_all, ends(text) or not ends(source), found[text]
 
-                self.add(request, sorted(found, key=worth, reverse=True)[:COMPARED], "model")
+            self.add(request, sorted(found, key=worth, reverse=True)[:COMPARED], "model")
 
     def _combined(self, request: _Request, parts: list[_Request], gaps: list[str]) -> list[str]:
         """

@@ -19,6 +19,7 @@ from ..bounded_generation import encode_once, eos_of, rows_of
 from ..cache import CACHE, read_once, without_length
 from ..length_units import UnitTable
 from .chats import Prompt, as_prompt, prompt_ids
+from .prefix_tree import read_trees, takes_trees
 from .sentences import ends, pieces_of, sentence_ends
 
 
@@ -146,26 +147,23 @@ def endings(model, tokenizer, sources: Sequence, texts: Sequence[str]) -> list[t
 
 
 @torch.no_grad()
-def first_changes(model, tokenizer, source, variants: Mapping[str, Sequence[str]]) -> dict[str, list[float]]:
+def first_changes(model, tokenizer, rows: Sequence[tuple[Any, str, Sequence[str]]]) -> list[list[float]]:
     """
-    Compare variants of texts with these texts, at the first vocabulary entry in which they differ. `variants` maps
-    each text to its variants. Return a dictionary that maps each text to one number for each of its variants. The
-    number is the log-probability of the variant's entry minus that of the text's entry, given their common prefix. The
-    number is 0 if the entries do not differ. Only the texts take a forward pass, the variants do not.
+    Compare variants of texts with these texts, at the first vocabulary entry in which they differ. A row has a source,
+    a text, and the variants of the text. Return a list for each row, with one number for each variant. The number is
+    the log-probability of the variant's entry minus that of the text's entry, given their common prefix. The number is
+    0 if the entries do not differ. Only the texts take a forward pass, the variants do not.
     """
-    is_seq2seq, texts = model.config.is_encoder_decoder, list(variants)
-    logits_of = _of_targets if is_seq2seq else _of_answers
-    logits, ids, kept = logits_of(model, tokenizer, [as_prompt(source, tokenizer)] * len(texts), texts)
-    scores = logits.float().log_softmax(dim=-1)  # (B, T, V)
-    changes: dict[str, list[float]] = {}
-    for row, (text, several) in enumerate(variants.items()):
-        own, likely, changes[text] = ids[row][kept[row]].tolist(), scores[row, kept[row]], []
+    is_seq2seq, changes = model.config.is_encoder_decoder, []
+    read = _read(model, tokenizer, [source for source, *_ in rows], [text for _, text, _ in rows])
+    for (likely, ids), (*_, several) in zip(read, rows, strict=True):
+        own, found = ids.tolist(), []
         options = {"text_target": several} if is_seq2seq else {"text": several, "add_special_tokens": False}
         for others in tokenizer(**options)["input_ids"] if several else []:
             others = others if is_seq2seq else [*others, tokenizer.eos_token_id]  # a variant may be shorter
             place = next((i for i, (a, b) in enumerate(zip(own, others, strict=False)) if a != b), None)
-            change = 0.0 if place is None else likely[place, others[place]] - likely[place, own[place]]
-            changes[text].append(float(change))
+            found.append(0.0 if place is None else float(likely[place, others[place]] - likely[place, own[place]]))
+        changes.append(found)
     return changes
 
 
@@ -176,18 +174,34 @@ def _entry_log_probabilities(
     Yield three tensors `(T,)` for each text, EOS included: the log-probability of each id, the highest of any entry at
     the same position, and the ids.
     """
+    for scores, ids in _read(model, tokenizer, sources, texts):
+        yield scores.gather(-1, ids.unsqueeze(-1)).squeeze(-1), scores.amax(dim=-1), ids
+
+
+def _read(model, tokenizer, sources, texts) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield two tensors for each text, EOS included: the log-probabilities `(T, V)` at its positions, and its ids."""
     for name, given in (("sources", sources), ("texts", texts)):
         if isinstance(given, str):
             raise TypeError(f"{name} must be a list of texts, got {given!r}; pass [{name}]")
-    logits_of = _of_targets if model.config.is_encoder_decoder else _of_answers
-    prompts = [as_prompt(source, tokenizer) for source in sources]
+    prompts, is_seq2seq = [as_prompt(source, tokenizer) for source in sources], model.config.is_encoder_decoder
+    if not is_seq2seq and takes_trees(plain := without_length(model)):
+        before = prompt_ids(tokenizer, prompts)
+        answers = [[*own, tokenizer.eos_token_id] for own in _answer_ids(tokenizer, texts)]
+        rows = [([*own, *answer[:-1]], len(own) - 1) for own, answer in zip(before, answers, strict=True)]
+        for scores, answer in zip(read_trees(plain, rows), answers, strict=True):
+            yield scores, torch.tensor(answer, device=scores.device)
+        return
+    logits_of = _of_targets if is_seq2seq else _of_answers
     for start in range(0, len(texts), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         logits, ids, kept = logits_of(model, tokenizer, prompts[part], texts[part])
         scores = logits.float().log_softmax(dim=-1)  # (B, T, V)
-        chosen, best = scores.gather(-1, ids.unsqueeze(-1)).squeeze(-1), scores.amax(dim=-1)  # (B, T)
         for row, own in enumerate(kept):
-            yield chosen[row, own], best[row, own], ids[row, own]
+            yield scores[row, own], ids[row, own]
+
+
+def _answer_ids(tokenizer, texts) -> list[list[int]]:
+    return tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
 
 
 def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -223,7 +237,7 @@ def _of_answers(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.T
         return tuple(pad_sequence(x, True, value, side) for x, value in ((ids, filler), (own, 0)))  # type: ignore
 
     before, before_mask = padded(prompt_ids(tokenizer, prompts), "left")  # (B, P)
-    answers = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    answers = _answer_ids(tokenizer, texts)
     ids, kept = padded([answer + [tokenizer.eos_token_id] for answer in answers], "right")  # (B, T)
     mask = torch.cat([before_mask, kept], dim=1)
     inputs: dict[str, Any] = {"input_ids": torch.cat([before, ids], dim=1)[:, :-1], "attention_mask": mask[:, :-1]}
