@@ -15,7 +15,7 @@ from hf_lenctrl.inference import pipeline as pipeline_module
 from hf_lenctrl.inference import ranking
 from hf_lenctrl.inference.chats import as_prompts
 from hf_lenctrl.inference.finish import FinishLogitsProcessor, HeldStreamer
-from hf_lenctrl.inference.ranking import log_probabilities
+from hf_lenctrl.inference.ranking import first_changes, log_probabilities
 from hf_lenctrl.inference.sentences import finished, last_sentence_end, settled
 
 
@@ -309,6 +309,16 @@ def test_the_scores_of_answers_are_the_stock_loss_of_prompt_and_answer(folder, t
     assert log_probabilities(plain, tokenizer, PROMPTS[:1] * 4, texts) == pytest.approx(scores, rel=1e-4)
     two = [score(prompt, text) for prompt, text in zip(PROMPTS[:2], texts[:2], strict=True)]
     assert log_probabilities(plain, tokenizer, PROMPTS[:2], texts[:2]) == pytest.approx(two, rel=1e-4)
+    variants = ["zzz", f"{texts[0]}!"]  # another first token; one token more before the end
+    (changes,) = first_changes(plain, tokenizer, [(PROMPTS[0], texts[0], variants)])
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (texts[0], *variants)]
+    begin = tokenizer(PROMPTS[0])["input_ids"]
+    with torch.no_grad():
+        logits = plain(torch.tensor([begin + ids[0]])).logits[0, len(begin) - 1 :].log_softmax(dim=-1)
+    eos = tokenizer.eos_token_id
+    assert ids[2][:-1] == ids[0] and ids[1][0] != ids[0][0]
+    expected = [logits[0, ids[1][0]] - logits[0, ids[0][0]], logits[-1, ids[2][-1]] - logits[-1, eos]]
+    assert changes == pytest.approx([float(each) for each in expected], abs=1e-4)
     [chat] = as_prompts(CHAT, tokenizer)
     expected = pytest.approx([score(chat.text, texts[0], False)], rel=1e-4)
     assert log_probabilities(plain, tokenizer, [chat], texts[:1]) == expected

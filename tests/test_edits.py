@@ -160,9 +160,10 @@ def test_rewordings_fit_and_have_the_scores_of_the_model(pipe):
     edits = Edits.load(MODEL / "edits.json")
     text = "Unfortunately, the printer on the third floor is broken again."
     start = dict(zip([text], log_probabilities(pipe.model, pipe.tokenizer, [SOURCE], [text]), strict=True))
-    tasks = [Rewording(SOURCE, start, 50, 58), Rewording(SOURCE, start, 10, 12)]
-    found, none = reword(pipe.model, pipe.tokenizer, edits, tasks, lambda texts: list(map(len, texts)))
+    tasks = [Rewording(SOURCE, start, 50, 58), Rewording(SOURCE, start, 10, 12), Rewording(SOURCE, start, 63, 70)]
+    found, none, longer = reword(pipe.model, pipe.tokenizer, edits, tasks, lambda texts: list(map(len, texts)))
     assert none == {}  # no edits make the text so short
+    assert longer and all(63 <= len(one) <= 70 for one in longer)
     assert found and all(50 <= len(one) <= 58 for one in found)
     expected = log_probabilities(pipe.model, pipe.tokenizer, [SOURCE] * len(found), list(found))
     assert list(found.values()) == pytest.approx(expected, abs=1e-3)

@@ -198,6 +198,22 @@ def test_the_source_is_edited_and_a_text_is_worth_more_if_it_tells_the_source(re
     assert fit(source, len(source) - 1, model=rewrite, unit="character").fault.startswith("no text fits")
 
 
+@pytest.mark.parametrize("trees", [True, False])
+def test_several_texts_are_edited_like_each_alone(rewrite, trees, monkeypatch):
+    if not trees:  # as for a model with a sliding window
+        monkeypatch.setattr("hf_lenctrl.inference.ranking.takes_trees", lambda model: False)
+    pairs = {(("do", "not"), ("don't",)): 3, (("really",), ("truly",)): 2, (("like", "it"), ("love", "it")): 1}
+    monkeypatch.setattr(rewrite, "edits", Edits(pairs))
+    monkeypatch.setattr(_Job, "_reword_freely", lambda self, requests: None)
+    sources = ["They do not really like it.", "You do not like it at all.", "We really like it and do not sleep."]
+    lengths = [len(source) - 1 for source in sources]
+    alone = [fit(source, n, model=rewrite, unit="character") for source, n in zip(sources, lengths, strict=True)]
+    together = fit(sources, lengths, model=rewrite, unit="character")
+    assert [out.text for out in together] == [out.text for out in alone] and len({out.text for out in alone}) == 3
+    assert [out.score for out in together] == pytest.approx([out.score for out in alone], abs=1e-3)
+    assert all("fit" not in (out.fault or "") and len(out.candidates) > 2 for out in alone)
+
+
 def test_a_text_gets_a_planned_length_only_if_no_edited_text_fits(rewrite, monkeypatch):
     sources, planned = ["They do not really like it.", "They like it."], []
     monkeypatch.setattr(rewrite, "edits", Edits({(("do", "not"), ("don't",)): 3}))

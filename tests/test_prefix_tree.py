@@ -5,14 +5,20 @@ import torch
 from transformers import (
     BloomConfig,
     BloomForCausalLM,
+    FalconConfig,
+    FalconForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoConfig,
+    GPTNeoForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MambaConfig,
     MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
@@ -43,7 +49,7 @@ ROWS = [
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("most", [512, 7])
+@pytest.mark.parametrize("most", [512, 4])
 def test_a_tree_gives_the_probabilities_of_each_row(name, attention, most, monkeypatch):
     torch.manual_seed(0)
     model = MODELS[name]().eval()
@@ -59,11 +65,31 @@ def test_a_tree_gives_the_probabilities_of_each_row(name, attention, most, monke
     assert list(read_trees(model, [])) == []
 
 
-def test_a_tree_reads_a_shared_prefix_once():
-    model, read = MODELS["llama"](), []
+def reads(model) -> list[int]:
+    """Return a list that grows by the number of tokens of each forward pass."""
+    read: list[int] = []
     model.register_forward_pre_hook(lambda _, args, kwargs: read.append(kwargs["input_ids"].numel()), with_kwargs=True)
+    return read
+
+
+def test_a_tree_reads_a_shared_prefix_once(monkeypatch):
+    model = MODELS["llama"]()
+    read = reads(model)
     list(read_trees(model, ROWS))
     assert read == [5 + 3 + 3 + 3]  # the first row; then, of the rows 2, 5 and 6, the ids that are new
+    read.clear()
+    monkeypatch.setattr(prefix_tree, "MOST", 4)  # new tokens, so that a long prompt is shared too
+    list(read_trees(model, [([*range(20), 30 + k, 31], 19) for k in range(5)]))
+    assert read == [22 + 4, 22 + 2]  # three rows, then the prompt again with the others
+
+
+def test_rows_are_made_one_at_a_time(monkeypatch):
+    made = []
+    own = torch.searchsorted
+    monkeypatch.setattr(torch, "searchsorted", lambda *args: made.append(1) or own(*args))
+    rows = read_trees(MODELS["llama"](), [([1, 2, 3], 0)] * 9)
+    next(rows)
+    assert len(made) == 1  # many rows of few tokens would take much memory
 
 
 @pytest.mark.parametrize(
@@ -71,6 +97,13 @@ def test_a_tree_reads_a_shared_prefix_once():
     [
         lambda: MistralForCausalLM(MistralConfig(**MORE, sliding_window=4)),
         lambda: BloomForCausalLM(BloomConfig(vocab_size=40, hidden_size=16, n_layer=1, n_head=2)),
+        lambda: FalconForCausalLM(FalconConfig(**SIZES, alibi=True)),
+        lambda: GPTNeoForCausalLM(
+            GPTNeoConfig(
+                vocab_size=40, hidden_size=16, num_layers=2, num_heads=2, attention_types=[[["global", "local"], 1]]
+            )
+        ),
+        lambda: OpenAIGPTLMHeadModel(OpenAIGPTConfig(vocab_size=40, n_embd=16, n_layer=1, n_head=2)),
         lambda: MambaForCausalLM(MambaConfig(vocab_size=40, hidden_size=16, num_hidden_layers=1)),
     ],
 )

@@ -40,6 +40,7 @@ STARTS, SINGLES, COMBINED = 8, 64, 16  # texts to edit, texts with one edit, and
 MOST_EDITS = 5  # in a text
 LOWEST = -9.0  # nats that an edit may cost
 DELETED = 5  # most successive words of a deletion
+_AT_ONCE = 32  # tasks, because each holds many proposals
 
 Phrase = tuple[str, ...]
 
@@ -323,7 +324,7 @@ def reword(
     that the edit changes. The model computes the log-probabilities of the texts with the likeliest edits. Then combine
     several of these edits in one text. To estimate the log-probability of a combination, add the change by each edit
     to the log-probability of the text before the edits. The model computes the log-probabilities of the likeliest
-    combinations. Each step is done for all tasks at once, because a few long forward passes are faster than many.
+    combinations. A step is done for several tasks at once, because a few long forward passes are faster than many.
 
     Args:
         model, tokenizer: The model, which can generate without a length, and its tokenizer.
@@ -338,39 +339,34 @@ def reword(
         that fit are included.
     """
 
-    def scored(texts: Sequence[Iterable[str]]) -> list[dict[str, float]]:
-        # similar sizes need less padding
-        pairs = [(k, text) for k, own in enumerate(texts) for text in sorted(dict.fromkeys(own), key=len)]
+    def score_of(pairs: list[tuple[int, str]]) -> list[float]:
         sources = [tasks[k].source for k, _ in pairs]
-        own_score = score or (lambda _: log_probabilities(model, tokenizer, sources, [text for _, text in pairs]))
-        found: list[dict[str, float]] = [{} for _ in texts]
-        for (k, text), number in zip(pairs, own_score(pairs), strict=True):
-            found[k][text] = number
-        return found
+        return log_probabilities(model, tokenizer, sources, [text for _, text in pairs])
 
-    proposals = [_Proposals(task, edits, count) for task in tasks]
-    rows = [(own.task.source, text, list(some)) for own in proposals for text, some in own.variants.items()]
-    changes = iter(first_changes(model, tokenizer, rows))
-    for own in proposals:
-        own.add_changes([next(changes) for _ in own.variants])
-    once = scored([own.likeliest() for own in proposals])
-    several = [own.combinations(numbers, count) for own, numbers in zip(proposals, once, strict=True)]
-    both = scored([[text for text in own if text not in seen] for own, seen in zip(several, once, strict=True)])
-    results = []
-    for task, single, more in zip(tasks, once, both, strict=True):
-        found = {**task.starts, **single, **more}
-        texts = list(found)
-        results.append(
-            {text: found[text] for text, n in zip(texts, count(texts), strict=True) if task.low <= n <= task.high}
-        )
+    results: list[dict[str, float]] = []
+    for start in range(0, len(tasks), _AT_ONCE):
+        places = range(start, min(start + _AT_ONCE, len(tasks)))
+        proposals = [_Proposals(k, tasks[k], edits, count) for k in places]
+        rows = [(own.task.source, text, list(some)) for own in proposals for text, some in own.variants.items()]
+        changes = iter(first_changes(model, tokenizer, rows))
+        for own in proposals:
+            own.add_changes([next(changes) for _ in own.variants])
+        once = _scored(proposals, [own.likeliest() for own in proposals], score or score_of)
+        several = [own.combinations(numbers, count) for own, numbers in zip(proposals, once, strict=True)]
+        new = [[text for text in own if text not in seen] for own, seen in zip(several, once, strict=True)]
+        both = _scored(proposals, new, score or score_of)
+        for own, single, more in zip(proposals, once, both, strict=True):
+            found = {**own.task.starts, **single, **more}
+            fits = [own.task.low <= n <= own.task.high for n in count(list(found))]
+            results.append({text: number for (text, number), fit in zip(found.items(), fits, strict=True) if fit})
     return results
 
 
 class _Proposals:
     """The texts with one edit of a task."""
 
-    def __init__(self, task: Rewording, edits: Edits, count: Callable[[list[str]], list[int]]):
-        self.task = task
+    def __init__(self, place: int, task: Rewording, edits: Edits, count: Callable[[list[str]], list[int]]):
+        self.place, self.task = place, task
         self.variants: dict[str, dict[str, Edit]] = {}  # text -> texts with one useful edit, and this edit
         self._shares: dict[tuple[str, str], float] = {}  # text, text with an edit -> share of the missing units
         self._proposals: dict[str, tuple[float, str, Edit]] = {}  # text -> how likely it looks, text before, edit
@@ -411,6 +407,17 @@ class _Proposals:
             ]
             several |= _combined(text, score, rows, self.task.low - length, self.task.high - length)
         return sorted(several, key=lambda text: (ends(text), several[text]), reverse=True)[: self.task.combined]
+
+
+def _scored(
+    proposals: list[_Proposals], texts: list[list[str]], score: Callable[[list[tuple[int, str]]], list[float]]
+) -> list[dict[str, float]]:
+    """Return the log-probabilities of the texts of each task."""
+    # an encoder-decoder reads these texts in batches, where similar sizes need less padding
+    rows = [sorted(own, key=len) for own in texts]
+    pairs = [(task.place, text) for task, own in zip(proposals, rows, strict=True) for text in own]
+    numbers = iter(score(pairs))
+    return [{text: next(numbers) for text in own} for own in rows]
 
 
 def _combined(text: str, score: float, rows: list[tuple[Edit, float, int]], least: int, most: int) -> dict[str, float]:

@@ -19,11 +19,12 @@ from ..bounded_generation import encode_once, eos_of, rows_of
 from ..cache import CACHE, read_once, without_length
 from ..length_units import UnitTable
 from .chats import Prompt, as_prompt, prompt_ids
-from .prefix_tree import read_trees, takes_trees
+from .prefix_tree import MOST, read_trees, takes_trees
 from .sentences import ends, pieces_of, sentence_ends
 
 
 Pair = tuple[int, str]
+_IN_TREES = 256  # texts that are tokenized at once, to be read in trees
 _AT_ONCE = 16  # maximum number of outputs in a batch, because their logits take more memory than a step of generation
 
 
@@ -183,21 +184,40 @@ def _read(model, tokenizer, sources, texts) -> Iterator[tuple[torch.Tensor, torc
     for name, given in (("sources", sources), ("texts", texts)):
         if isinstance(given, str):
             raise TypeError(f"{name} must be a list of texts, got {given!r}; pass [{name}]")
-    prompts, is_seq2seq = [as_prompt(source, tokenizer) for source in sources], model.config.is_encoder_decoder
-    if not is_seq2seq and takes_trees(plain := without_length(model)):
-        before = prompt_ids(tokenizer, prompts)
-        answers = [[*own, tokenizer.eos_token_id] for own in _answer_ids(tokenizer, texts)]
-        rows = [([*own, *answer[:-1]], len(own) - 1) for own, answer in zip(before, answers, strict=True)]
-        for scores, answer in zip(read_trees(plain, rows), answers, strict=True):
-            yield scores, torch.tensor(answer, device=scores.device)
+    is_seq2seq, prompts = model.config.is_encoder_decoder, [as_prompt(source, tokenizer) for source in sources]
+    if is_seq2seq or not takes_trees(without_length(model)):
+        yield from _of_rows(model, tokenizer, prompts, texts)
         return
-    logits_of = _of_targets if is_seq2seq else _of_answers
+    for start in range(0, len(texts), _IN_TREES):
+        part = slice(start, start + _IN_TREES)
+        yield from _of_trees(model, tokenizer, prompts[part], texts[part])
+
+
+def _of_rows(model, tokenizer, prompts: list[Prompt], texts) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield what `_read` yields, from batches that have a row for each text."""
+    logits_of = _of_targets if model.config.is_encoder_decoder else _of_answers
     for start in range(0, len(texts), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         logits, ids, kept = logits_of(model, tokenizer, prompts[part], texts[part])
         scores = logits.float().log_softmax(dim=-1)  # (B, T, V)
         for row, own in enumerate(kept):
             yield scores[row, own], ids[row, own]
+
+
+def _of_trees(model, tokenizer, prompts: list[Prompt], texts) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield what `_read` yields, from prefix trees; texts that are too long for trees, or have no prompt, as rows."""
+    different = list(dict.fromkeys(prompts))
+    before = dict(zip(different, prompt_ids(tokenizer, different), strict=True))
+    answers = [[*own, tokenizer.eos_token_id] for own in _answer_ids(tokenizer, texts)]
+    rows = [
+        ([*before[prompt], *answer[:-1]], len(before[prompt]) - 1)
+        for prompt, answer in zip(prompts, answers, strict=True)
+    ]
+    if any(not own for own in before.values()) or any(len(ids) > MOST for ids, _ in rows):
+        yield from _of_rows(model, tokenizer, prompts, texts)
+        return
+    for scores, answer in zip(read_trees(without_length(model), rows), answers, strict=True):
+        yield scores, torch.tensor(answer, device=scores.device)
 
 
 def _answer_ids(tokenizer, texts) -> list[list[int]]:
