@@ -163,8 +163,8 @@ def mask_of_padding(model, arguments: dict[str, Any]) -> torch.Tensor | None:
 
 def check_stop_strings(model, arguments: dict[str, Any]) -> None:
     """
-    Raise `ValueError` if `model.generate(**arguments)` has stop strings. Called if `custom_generate` is a function,
-    because transformers then drops the tokenizer, and asks for one.
+    Raise `ValueError` if the call `model.generate(**arguments)` has stop strings. Use this check if `custom_generate`
+    is a function: transformers then does not pass on the tokenizer, although stop strings need it.
     """
     words = arguments.get("stop_strings", _Options(arguments, model.generation_config).in_force("stop_strings"))
     if words:

@@ -152,7 +152,7 @@ class LengthControlRules:
         replaces = not self.absolute_positions or self.encoder_length_embedding or self.length_head
         if self.length_optional and (replaces or self.length_encoding in ("none", "scale")):
             raise ValueError(
-                f"length_optional=True switches off what is added to the embeddings alone, got {encoding}, "
+                f"length_optional=True can only switch off what is added to the embeddings, got {encoding}, "
                 f"{self.absolute_positions=}, {self.encoder_length_embedding=}, {self.length_head=}"
             )
         if self.length_scale != 1 and self.length_encoding != "scale":

@@ -158,7 +158,7 @@ class LengthControlledEncoder(_Part):
         return (*self._table_of, self)[0].length_embedding
 
     def state_dict(self: Any, *args, prefix: str = "", **kwargs):
-        """Return the state dictionary; of an encoder alone, with the table that it shares with the decoder."""
+        """Return the state dictionary. For an encoder alone, add the table that it shares with the decoder."""
         found = super().state_dict(*args, prefix=prefix, **kwargs)  # type: ignore[misc]
         if self._table_of and not prefix:
             found["length_embedding.weight"] = self.length_table.weight.detach()

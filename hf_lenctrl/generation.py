@@ -71,7 +71,8 @@ def defaults_for(model, generation_config=None) -> dict[str, Any]:
         if own is not None and other is not None and own != other:
             warn_once(
                 (name, own, str(other)),
-                "generation_config.%s=%s holds, not config.%s=%s (of from_pretrained too); set it to None, or pass %s",
+                "generation_config.%s=%s overrides config.%s=%s, even if from_pretrained set the latter; set the "
+                "former to None, or pass %s",
                 *(name, other, name, own, name),
             )
     return found
@@ -378,7 +379,7 @@ class LengthControlledGeneration:
         return positions if self.config.absolute_positions else None
 
     def _prepare_generation_config(self, generation_config, **kwargs):
-        """Keep the arguments in `_OURS`, of which the base method drops fields of a generation configuration."""
+        """Keep the arguments in `_OURS`: the base method drops those that are fields of a generation configuration."""
         ours = {name: kwargs.pop(name) for name in _OURS if name in kwargs}
         config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         return config, model_kwargs | ours

@@ -219,8 +219,8 @@ class _Pairs:
 
     def _cheapest(self) -> torch.Tensor:
         """
-        Return `moves` without those that another move between the same pairs, with no more units of either table,
-        makes useless if a text may also end earlier.
+        Return the `moves` that are needed if a text may also end earlier. A move is not needed if another move between
+        the same pairs adds at most as many units in the first table and at most as many in the second table.
         """
         here, to, _, units = self.moves  # columns between the same pairs are neighbours, in the order of their units
         group = (here * self.count + to).unique_consecutive(return_inverse=True)[1]

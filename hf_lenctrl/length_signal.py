@@ -324,9 +324,10 @@ class CountsLabels(StoresUnitTable):
 
     def _length_of_rows(self: Any, labels, decoder_input_ids):
         """
-        Return the lengths for a `forward` that got none: those of the labels (Takase & Okazaki 2019, section 3.1), or
-        in training without labels (label smoothing may remove them) those of `decoder_input_ids`, or else the default.
-        Return `None` if there is nothing to count, or if the model is not length-controlled.
+        Return the lengths for a call of `forward` without `length`. Count them in the labels (Takase & Okazaki 2019,
+        section 3.1). If there are no labels (label smoothing may remove them), count them in `decoder_input_ids` in
+        training, and return `config.length` otherwise. Return `None` if the model is not length-controlled, or if
+        there is nothing to count in training.
         """
         ids = decoder_input_ids if labels is None and self.training else labels
         if not self.config.length_controlled or ids is None and self.training:

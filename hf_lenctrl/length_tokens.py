@@ -52,7 +52,7 @@ class LengthTokens:
             raise ValueError(f"thresholds of length tokens must be numbers, got {list(limits)}")
         ascend = limits and all(low < high for low, high in zip(limits, limits[1:], strict=False))
         if not ascend or (self.kind == "ratio" and len(limits) != 2):
-            raise ValueError(f"thresholds of length tokens must ascend, of ratios two, got {list(limits)}")
+            raise ValueError(f"length tokens need ascending thresholds, two for the kind 'ratio', got {list(limits)}")
 
     @classmethod
     def fit(

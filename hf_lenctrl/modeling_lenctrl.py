@@ -327,7 +327,7 @@ def _make_parts(head: Any, stock: ModuleType) -> None:
     for part, mixin in parts.items():
         base = getattr(stock, f"{family}{part}", None) or getattr(stock, f"{family}Stack")  # T5 has one class for both
         name = f"LenCtrl{family}{part}"
-        fields = {"__module__": __name__, "__doc__": f"`{base.__name__}` in control; see `{mixin.__name__}`."}
+        fields = {"__module__": __name__, "__doc__": f"`{base.__name__}` with length control; see `{mixin.__name__}`."}
         if part in ("Encoder", "Decoder"):
             fields["config_class"] = head.config_class
         globals()[name] = CONTROLLED[mixin, base] = type(name, (mixin, base), fields)

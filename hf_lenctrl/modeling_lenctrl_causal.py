@@ -242,7 +242,7 @@ def _check_cached(cache: Cache, start: int, columns: int) -> None:
     cached = int(cache.get_seq_length())
     if start not in (0, cached) or start == 0 and columns <= cached:
         raise ValueError(
-            f"a cache is read up to its answer, at token {cached}, so all ids of the chat are needed, got {columns}"
+            f"the cache holds only the {cached} tokens before its answer, so pass all ids of the chat, got {columns}"
         )
 
 

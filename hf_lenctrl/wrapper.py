@@ -164,7 +164,10 @@ class LengthControlWrapper(  # type: ignore[misc, override]
         return embeddings
 
     def _get_candidate_generator(self, generation_config, *args, **kwargs):
-        """Raise `ValueError` for an early exit: transformers 5.23 looks for its layers under a name of the class."""
+        """
+        Build the candidate generator, as the base class does. Raise `ValueError` if `assistant_early_exit` is set,
+        because transformers 5.23 looks for the layers under a name that the class of the model sets.
+        """
         if (layers := generation_config.assistant_early_exit) is not None:
             raise ValueError(
                 f"a wrapped model cannot draft with its first layers, got assistant_early_exit={layers}; pass "

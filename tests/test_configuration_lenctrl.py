@@ -61,7 +61,7 @@ UNITS = f"length_unit must be one of {', '.join(LENGTH_UNITS)}, cost, got "
         ({"length_scale": 50}, "length_scale=50 has no effect with length_encoding='ldpe'"),
         ({"sinusoids": "tensor2tensor"}, "sinusoids must be one of paper, fairseq, got 'tensor2tensor'"),
         ({"sinusoids": "fairseq", "length_encoding": "pre"}, "for 'ldpe' and 'lrpe' alone, got length_encoding='pre'"),
-        ({"length_tokens": {"kind": "bins", "thresholds": [4, 2]}}, "must ascend"),
+        ({"length_tokens": {"kind": "bins", "thresholds": [4, 2]}}, "ascending thresholds"),
         ({"length_tokens": {"kind": "bins", "thresholds": [4, float("nan")]}}, "must be numbers, got .4, nan"),
         ({**SCALE, "length_scale": 0}, "length_scale must be from 1 to 10000000, got 0"),
         (

@@ -148,4 +148,4 @@ def test_a_length_without_effect_is_refused_or_told(own, tokenizer, caplog):
         none.generate(IDS, generation_config=GenerationConfig(length=9))
     own.config.length, own.generation_config.length = 40, 12
     own.generate(IDS)
-    assert "generation_config.length=12 holds, not config.length=40" in caplog.text
+    assert "generation_config.length=12 overrides config.length=40" in caplog.text

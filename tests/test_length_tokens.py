@@ -133,8 +133,8 @@ def test_a_plain_checkpoint_gets_rows_for_the_tokens(shared_tokenizer, tmp_path)
     ("call", "message"),
     [
         (lambda: LengthTokens("classes", (1.0,)), "length_tokens must be one of ratio, bins, got 'classes'"),
-        (lambda: LengthTokens("bins", (3, 3)), r"thresholds of length tokens must ascend, .* got \[3, 3\]"),
-        (lambda: LengthTokens("ratio", (1.0,)), r"of ratios two, got \[1.0\]"),
+        (lambda: LengthTokens("bins", (3, 3)), r"length tokens need ascending thresholds, .* got \[3, 3\]"),
+        (lambda: LengthTokens("ratio", (1.0,)), r"two for the kind 'ratio', got \[1.0\]"),
         (lambda: LengthTokens.fit("bins", [1, 1], [1, 2], bins=1), "2 training pairs are too alike"),
         (lambda: LengthTokens.fit("ratio", [2, 2], [1, 1]), "2 training pairs .* classes of ratio"),
     ],

@@ -292,8 +292,11 @@ def test_a_draft_model_changes_nothing():
         (lambda model, ids: model(ids), "pass decoder_input_ids or labels"),
         (lambda model, ids: model(ids, decoder_input_ids=ids), "no length was given"),
         (lambda model, ids: model.train()(ids, decoder_inputs_embeds=model.embed_tokens(ids)), "progress cannot be"),
-        (lambda model, ids: check_packing((8, 8), model, None), "needs a family with classes of its own, got led"),
-        (lambda model, ids: export_onnx(model, None, "none"), "takes a family with classes of its own, got led"),
+        (
+            lambda model, ids: check_packing((8, 8), model, None),
+            "does not work for a model that wraps another, got led",
+        ),
+        (lambda model, ids: export_onnx(model, None, "none"), "takes no model that wraps another, got led"),
         (lambda model, ids: hf_lenctrl.LenCtrlSeq2SeqLMConfig(length_head=True), "changes the parts of a wrapped"),
         (lambda model, ids: hf_lenctrl.LenCtrlSeq2SeqLMConfig(absolute_positions=False), "positions of a wrapped"),
     ],

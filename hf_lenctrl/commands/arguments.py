@@ -167,7 +167,7 @@ class RunArguments:
     no_length_share: float = option(0.0, "Share of training rows without a length, for calls without one")
     packing: bool = option(False, "Pack several pairs into a row of max_source_length and max_target_length tokens")
     r_drop: float = option(0.0, "Weight of R-Drop: two passes should have equal outputs (Liang et al. 2021)")
-    projection_lr_factor: float = option(1.0, "Learning rate of a base_model's new length projection, as a factor")
+    projection_lr_factor: float = option(1.0, "Factor of the learning rate for a base_model's new length projection")
     average_checkpoints: int = option(1, "Average the weights of this number of last checkpoints")
     test_lengths: list[int] = option([], "Test at each of these requested lengths")
     generation_early_stopping: bool = option(False, "End a test's search at num_beams complete texts, like fairseq")
@@ -292,7 +292,7 @@ def _names(words: Sequence[str]) -> frozenset[str]:
 
 
 def given_options(argv: Sequence[str] | None = None) -> dict[str, str]:
-    """Return the options of the recipe and of the command line, which wins, as raw text before it is parsed."""
+    """Return the options as unparsed text. Options on the command line override the options of the recipe."""
     words = list(sys.argv[1:] if argv is None else argv)
     options: dict[str, str] = {}
     if words and not words[0].startswith("-"):

@@ -59,7 +59,7 @@ class CausalArguments:
     overshoot_share: float = option(0.0, "Share of the rows that teach how a text ends when no length remains")
     no_length_share: float = option(0.0, "Share of the rows that are trained without a length, for calls without one")
     length_from: str | None = option(None, "Marker that ends the thoughts of a row, `</think>`; the answer follows it")
-    projection_lr_factor: float = option(1.0, "Learning rate of the new length projection, as a factor")
+    projection_lr_factor: float = option(1.0, "Factor of the learning rate for the new length projection")
     lora_r: int = option(0, "Rank of LoRA; 0 trains the whole model")
     lora_target: str = option(
         "all-linear", "Layers of LoRA: all-linear, names (q_proj,v_proj), or a regular expression"
@@ -168,7 +168,7 @@ def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Datas
 
 
 def _with_lora(model, options: CausalArguments, args):
-    """Add a new LoRA adapter, which saves layers that read the length as a whole."""
+    """Add a new LoRA adapter. It saves the complete weights of the layers that read the length."""
     from peft import LoraConfig, get_peft_model
 
     whole = [name for name in ("length_projection", "length_embedding") if getattr(model, name, None) is not None]

@@ -76,8 +76,8 @@ def parse(argv) -> argparse.Namespace:
 def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list]) -> tuple[str, list[str]]:
     """
     Return the name and the texts of the baseline for ROUGE: the column `--baseline_column`, or else each source, cut
-    at its requested length (or at the highest length of its range). Both are empty if the file has no sources, or if
-    the first unit is the token. `requested` maps a unit to the requested lengths of the rows.
+    at its requested length (or at the highest length of its range). Without that option, both are empty if the file
+    has no sources or the first unit is the token. `requested` maps a unit to the requested lengths of the rows.
     """
     unit = args.units[0]
     if args.baseline_column is not None:

@@ -24,7 +24,7 @@ def make_parser() -> CommandParser:
     """Return the parser of the options."""
     parser = CommandParser(description=__doc__)
     add = parser.add_argument
-    add("--input_file", required=True, help="spoken texts: json, jsonl, csv, parquet (.gz too)")
+    add("--input_file", required=True, help="spoken texts: json, jsonl, csv (these also as .gz) or parquet")
     add("--output_file", required=True, type=json_file, help="JSON")
     add("--overwrite", action="store_true", help="replace --output_file if it exists")
     add("--text_column", default="text", help="column of the texts")

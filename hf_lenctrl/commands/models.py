@@ -62,9 +62,9 @@ def check_options(
     args: ModelArguments, data_args: DataArguments, run_args: RunArguments, specified: Specified
 ) -> None:
     """
-    Raise `ValueError` if the user set an option that has no effect, because the run does not use it or the checkpoint
-    fixes it. Also raise `ValueError` if `base_model` already has length control. `specified` names the options that
-    the user set.
+    Raise `ValueError` if an option on the command line has no effect in this run, if the user set an option that the
+    checkpoint fixes to another value, or if `base_model` already has length control. `specified` names the options
+    that the user set.
     """
     name, config = _checkpoint(args)
     if name is None and (args.family, True) in CLASSES:  # the baselines of lab/reproduce may have no heads

@@ -90,7 +90,7 @@ class RunRecord:
         self._save()
 
     def _compare(self, saved: dict, steps: int) -> None:
-        """Raise `ValueError` if the options differ from the `saved` options, or end before the trained `steps`."""
+        """Raise `ValueError` if the options differ from `saved`, or if `max_steps` is below the trained `steps`."""
         before, now, most = dict(saved), dict(self.options), self.changeable["max_steps"]
         if 0 < most < steps:  # a run cannot end before the steps that it has trained
             before["max_steps"], now["max_steps"] = f"{steps} (trained)", most

@@ -46,7 +46,7 @@ def add_length_constraint(manager: ContinuousBatchingManager, tokenizer, length_
         )
     if getattr(model.config, "length_controlled", False):
         raise ValueError(
-            "a model that reads its remaining length gets none here, got a length-controlled one; use its generate"
+            "a length-controlled model does not get its remaining length in continuous batching; call model.generate"
         )
     if not (eos := _ids(manager.generation_config.eos_token_id)):
         raise ValueError(

@@ -163,7 +163,7 @@ class StringLengths:
 
         If the text ends inside a string, find the most likely entry that the grammar allows. If this entry is too long
         for the string, and the string may end, then the string must end. In this case, the mask allows only entries
-        that end the string, and the id is that of the most likely entry. Otherwise the second value is `None`.
+        that end the string, and the id is that of the entry that is too long. Otherwise the second value is `None`.
 
         Args:
             reader (`Reader`): A reader that has read the text so far.

@@ -104,7 +104,7 @@ def _check_kind(model) -> None:
         )
     if hasattr(config, "text_config"):
         raise ValueError(
-            f"the export takes a family with classes of its own, got {config.text_config.model_type}; generate with "
+            f"the export takes no model that wraps another, got {config.text_config.model_type}; generate with "
             "the model itself"
         )
     if config.length_head:

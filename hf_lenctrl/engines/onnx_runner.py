@@ -168,8 +168,8 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         and the updated cache, unless `use_cache` is `False`. `length (batch_size,)` are the planned lengths; by
         default they are counted from `labels`, or else they are `config.length`. `progress (batch_size,
         sequence_length)` are the units so far at each decoder position; by default they are counted from
-        `decoder_input_ids`. Raise `ValueError` if they are missing and the cache is filled, because only the last ids
-        are then given.
+        `decoder_input_ids`. Raise `ValueError` if `config.counts_progress` is true, `progress` is missing and the
+        cache is filled, because `decoder_input_ids` then has only the last ids.
         """
         if length is None and labels is not None:
             length = self.table.progress(labels.masked_fill(labels == -100, self.config.pad_token_id))[:, -1]

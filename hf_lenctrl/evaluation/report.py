@@ -185,7 +185,7 @@ def length_report(
         )
     ranged = any(isinstance(length, tuple) for unit in units for length in requested[unit])
     if ranged and window.get("tolerance") is not None:
-        raise ValueError(f"a range has no other window, got tolerance={window['tolerance']!r}; leave it out")
+        raise ValueError(f"a range takes no tolerance, got tolerance={window['tolerance']!r}; leave tolerance out")
     texts = list(predictions)
     check_texts(texts, "prediction")
     sources = None if sources is None else list(sources)  # the items of a pandas Series are found by its index

@@ -216,8 +216,8 @@ class Choice(Single):
         candidates, which is faster.
 
         With `"max"`, the second stage always runs a search by length that the requests of a source share (see
-        `SearchByLength`). A last stage then generates candidates for each of these requests that has no candidate that
-        fits.
+        `SearchByLength`). With any constraint, a last stage generates candidates for each request that shares such a
+        search and has no candidate that fits.
         """
         if self.call.length_constraint == "max":
             natural = list(self.natural.values())
@@ -248,8 +248,9 @@ class Choice(Single):
 
     def _pools(self, requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Candidate]]:
         """
-        Return the candidates of each request: all of its source that fit. If none fits, those that the model generated
-        for this request alone, without the natural text and a search by length, which requests share.
+        Return the candidates of each request: all candidates of its source that fit the request. If none fits, return
+        the candidates that the model generated for this request alone. The natural text and the results of a search by
+        length are not among these, because several requests share them.
         """
         found: dict[int, list[Candidate]] = {}
         for job in jobs:

@@ -396,7 +396,10 @@ class _Proposals:
         return sorted(self._proposals, key=lambda variant: -self._proposals[variant][0])[: self.task.singles]
 
     def combinations(self, once: dict[str, float], count: Callable[[list[str]], list[int]]) -> list[str]:
-        """Return the `combined` likeliest texts with several edits, given the log-probabilities of those with one."""
+        """
+        Return up to `combined` texts that are expected to fit, each with one or more edits. Texts that end like a
+        sentence come first, then likelier texts. `once` maps each text with one edit to its log-probability.
+        """
         several: dict[str, float] = {}
         for text, length in self._lengths.items():
             score = self.task.starts[text]

@@ -407,9 +407,9 @@ class _Job:
 
     def _reword_freely(self, requests: list[_Request]) -> None:
         """
-        Let the model shorten the source of each request without a planned length, and then the best of these texts
-        that are still too long. Add the texts to those that are considered. A planned length may cut a sentence;
-        these texts end where they should, and `_edit` brings them to the length. Do nothing if the model has no edits.
+        For each request, let the model shorten the source. Then let the model shorten the best of the new texts that
+        are still too long. Both steps have no planned length, because a planned length may cut a sentence. Add all new
+        texts to the texts considered; `_edit` brings them to the length. Do nothing if the model has no edits.
         """
         if not requests or not self._has_edits():
             return

@@ -311,7 +311,7 @@ class LengthControlledGenerationPipeline(Pipeline):
     def preprocess(self, prompts: Sequence[Prompt], *, tokens: list[int] | None = None, **_) -> Any:
         """
         Tokenize the sources of a batch, cut at the encoder's limit with a warning. `tokens` has the id of a length
-        token for each source, which is put before it.
+        token for each source. The id is put before the ids of the source.
         """
         if self._causal:
             return encode_prompts(self.tokenizer, prompts)

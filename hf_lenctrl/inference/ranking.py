@@ -44,8 +44,8 @@ class ChoiceConfig:
             units.
         few_lengths (`int`): A source with more requested lengths than this gets one search by length for all its
             lengths.
-        shared_beams (`int`): Number of beams in each group of the search by length, and in the search for the natural
-            text.
+        shared_beams (`int`): Number of beams in each group of the search by length. If a source has such a search,
+            the model also generates the natural text of this source with this number of beams.
         branches (`int`): Number of most likely next entries that the search by length tries for each hypothesis.
         edits (`str`, *optional*): Name of a file in the model's folder or repository, with phrases that may replace
             each other and words that may not be deleted, see `hf_lenctrl.inference.edits.Edits`.
@@ -205,7 +205,10 @@ def _of_rows(model, tokenizer, prompts: list[Prompt], texts) -> Iterator[tuple[t
 
 
 def _of_trees(model, tokenizer, prompts: list[Prompt], texts) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield what `_read` yields, from prefix trees; texts that are too long for trees, or have no prompt, as rows."""
+    """
+    Yield what `_read` yields, from prefix trees. Read all texts as rows instead if any prompt has no tokens, or if any
+    prompt and its text together have more than `MOST` tokens.
+    """
     different = list(dict.fromkeys(prompts))
     before = dict(zip(different, prompt_ids(tokenizer, different), strict=True))
     answers = [[*own, tokenizer.eos_token_id] for own in _answer_ids(tokenizer, texts)]

@@ -88,9 +88,9 @@ def check_packing(packing: tuple[int, int], model: Any, tokenizer: Any) -> None:
         raise ValueError(f"{rule}; pass such a model, or leave packing out")
     if hasattr(config, "text_config"):
         kind = config.text_config.model_type
-        raise ValueError(f"packing needs a family with classes of its own, got {kind}; leave packing out")
+        raise ValueError(f"packing does not work for a model that wraps another, got {kind}; leave packing out")
     if wrong := [name for name in ("length_head", "encoder_length_embedding") if getattr(config, name)]:
-        raise ValueError(f"packing needs one length for each pair, but {wrong[0]} has one for a row; leave one out")
+        raise ValueError(f"packing needs a length for each pair, but {wrong[0]} has one for a row; leave packing out")
     if config.model_type.endswith("m2m_100"):
         raise ValueError("packing needs positions that can begin anew, but M2M100 counts them from ids; leave it out")
     if (attention := config._attn_implementation) not in ATTENTION:

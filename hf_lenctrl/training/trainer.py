@@ -259,7 +259,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         **kwargs,
     ):
         if r_drop < 0 or r_drop and kwargs.get("compute_loss_func") is not None:
-            raise ValueError(f"r_drop must be at least 0, and is part of the trainer's own loss, got {r_drop}")
+            raise ValueError(f"r_drop must be at least 0, and does not work with compute_loss_func, got {r_drop}")
         self.r_drop = r_drop
         if data_collator is None and kwargs.get("processing_class") is not None:
             data_collator = DataCollatorForLengthControl(kwargs["processing_class"], model=model)

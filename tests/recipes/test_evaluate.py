@@ -57,7 +57,7 @@ def test_outputs_of_a_range_or_without_a_length_are_reported_too(tmp_path, capsy
     assert "2 of 3 rows left out: they have no text, and say in `dropped` why, and 1 without a requested" in (
         capsys.readouterr().out
     )
-    with pytest.raises(ValueError, match="a range has no other window, got tolerance=4; leave it out"):
+    with pytest.raises(ValueError, match="a range takes no tolerance, got tolerance=4; leave tolerance out"):
         recipe.main(["--input_file", path, "--length_tolerance", "4"])
 
 
