@@ -120,7 +120,7 @@ REFUSED = {
     "which does not work with varlen_compile_config; pass": {"varlen_compile_config": CompileConfig()},
     "which does not work with use_cuda_graph; pass": {},
     "got eos_token_id=-1; pass a generation_config that has one": {"generation": {"eos_token_id": None}},
-    "got a length-controlled one; use its generate": {},
+    "a length-controlled model does not get its remaining length": {},
 }
 
 
