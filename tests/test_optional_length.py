@@ -88,7 +88,7 @@ def test_rows_without_a_length_train_what_rows_with_one_do_not(optional, caplog)
 
 def test_what_cannot_be_switched_off_is_not_optional():
     model = build_model("marian", length_encoding="ldpe")  # in place of the positions
-    with pytest.raises(ValueError, match="length_optional=True switches off"):
+    with pytest.raises(ValueError, match="length_optional=True can only switch off"):
         model.make_length_optional()
 
 
