@@ -13,7 +13,7 @@ from transformers.generation import BaseStreamer
 import hf_lenctrl
 from hf_lenctrl.inference import pipeline as pipeline_module
 from hf_lenctrl.inference import ranking
-from hf_lenctrl.inference.chats import as_prompts
+from hf_lenctrl.inference.chats import as_prompt, as_prompts
 from hf_lenctrl.inference.finish import FinishLogitsProcessor, HeldStreamer
 from hf_lenctrl.inference.ranking import first_changes, log_probabilities
 from hf_lenctrl.inference.sentences import finished, last_sentence_end, settled
@@ -323,6 +323,22 @@ def test_the_scores_of_answers_are_the_stock_loss_of_prompt_and_answer(folder, t
     expected = pytest.approx([score(chat.text, texts[0], False)], rel=1e-4)
     assert log_probabilities(plain, tokenizer, [chat], texts[:1]) == expected
     assert log_probabilities(plain, tokenizer, [CHAT], texts[:1]) == expected
+
+
+@pytest.mark.parametrize("why", ["a long text", "a prompt without tokens", "two devices"])
+def test_what_no_tree_can_read_is_read_in_rows(folder, why, monkeypatch):
+    plain, tokenizer = AutoModelForCausalLM.from_pretrained(folder / "plain"), make_tokenizer()
+    prompts, texts = [PROMPTS[0], PROMPTS[0]], ["He came.", "She came home."]
+    expected = log_probabilities(plain, tokenizer, prompts, texts)
+    monkeypatch.setattr(ranking, "read_trees", lambda *_: pytest.fail("a tree was read"))
+    if why == "a long text":
+        monkeypatch.setattr(ranking, "MOST", 5)
+    elif why == "two devices":
+        plain.hf_device_map = {"model.layers.0": 0, "model.layers.1": 1}
+    else:  # beside a prompt that has tokens
+        prompts, texts = [*prompts, as_prompt("", tokenizer)], [*texts, "It is."]
+        assert tokenizer("")["input_ids"] == []
+    assert log_probabilities(plain, tokenizer, prompts, texts)[:2] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.fixture(scope="module")

@@ -286,9 +286,9 @@ class Rewording:
     Texts of one source to edit, for `reword`.
 
     Args:
-        source: The source of the texts, as for `log_probabilities`.
+        source (`Prompt`, `str` or `list[dict]`): The source of the texts: a text or a chat, see `log_probabilities`.
         starts (`dict[str, float]`): The texts, with their log-probabilities without a length.
-        low, high (`int`): The lowest and the highest length that fits.
+        low, high (`int`): The lowest and the highest length that fits, in the units that `reword` counts.
         singles, combined (`int`, *optional*): Numbers of texts with one edit, and with several edits, for which the
             model computes the log-probability. The defaults are 64 and 16.
         reach (`float`, *optional*, defaults to 0): Nats that an edit may cost more if the text then fits; less if the
@@ -343,7 +343,7 @@ def reword(
         sources = [tasks[k].source for k, _ in pairs]
         return log_probabilities(model, tokenizer, sources, [text for _, text in pairs])
 
-    results: list[dict[str, float]] = []
+    score, results = score or score_of, []
     for start in range(0, len(tasks), _AT_ONCE):
         places = range(start, min(start + _AT_ONCE, len(tasks)))
         proposals = [_Proposals(k, tasks[k], edits, count) for k in places]
@@ -351,10 +351,10 @@ def reword(
         changes = iter(first_changes(model, tokenizer, rows))
         for own in proposals:
             own.add_changes([next(changes) for _ in own.variants])
-        once = _scored(proposals, [own.likeliest() for own in proposals], score or score_of)
+        once = _scored(proposals, [own.likeliest() for own in proposals], score)
         several = [own.combinations(numbers, count) for own, numbers in zip(proposals, once, strict=True)]
         new = [[text for text in own if text not in seen] for own, seen in zip(several, once, strict=True)]
-        both = _scored(proposals, new, score or score_of)
+        both = _scored(proposals, new, score)
         for own, single, more in zip(proposals, once, both, strict=True):
             found = {**own.task.starts, **single, **more}
             fits = [own.task.low <= n <= own.task.high for n in count(list(found))]

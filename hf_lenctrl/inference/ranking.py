@@ -211,7 +211,8 @@ def _of_trees(model, tokenizer, prompts: list[Prompt], texts) -> Iterator[tuple[
     """
     different = list(dict.fromkeys(prompts))
     before = dict(zip(different, prompt_ids(tokenizer, different), strict=True))
-    answers = [[*own, tokenizer.eos_token_id] for own in _answer_ids(tokenizer, texts)]
+    answers = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    answers = [[*answer, tokenizer.eos_token_id] for answer in answers]
     rows = [
         ([*before[prompt], *answer[:-1]], len(before[prompt]) - 1)
         for prompt, answer in zip(prompts, answers, strict=True)
@@ -221,10 +222,6 @@ def _of_trees(model, tokenizer, prompts: list[Prompt], texts) -> Iterator[tuple[
         return
     for scores, answer in zip(read_trees(without_length(model), rows), answers, strict=True):
         yield scores, torch.tensor(answer, device=scores.device)
-
-
-def _answer_ids(tokenizer, texts) -> list[list[int]]:
-    return tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
 
 
 def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -260,7 +257,7 @@ def _of_answers(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.T
         return tuple(pad_sequence(x, True, value, side) for x, value in ((ids, filler), (own, 0)))  # type: ignore
 
     before, before_mask = padded(prompt_ids(tokenizer, prompts), "left")  # (B, P)
-    answers = _answer_ids(tokenizer, texts)
+    answers = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
     ids, kept = padded([answer + [tokenizer.eos_token_id] for answer in answers], "right")  # (B, T)
     mask = torch.cat([before_mask, kept], dim=1)
     inputs: dict[str, Any] = {"input_ids": torch.cat([before, ids], dim=1)[:, :-1], "attention_mask": mask[:, :-1]}
